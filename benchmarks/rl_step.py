@@ -122,7 +122,7 @@ def collector(args, config, model) -> experience.Collector:
   )
   verifier = rewards_lib.Verifier(
     verify=lambda solutions: [True] * len(solutions),
-    find_answer=lambda steps: "",
+    find_answer=lambda solution: "",
   )
   return rl_run.make_collector(
     config,

@@ -85,7 +85,7 @@ def kind_of_error(solution: schema.Solution) -> str:
   sign, n = turns[at]
   line = _LINE.fullmatch(step)
   if line is None:
-    early = arithmetic.final_answer([step]) is not None
+    early = arithmetic.stated([step]) is not None
     return "an answer before the last turn" if early else "no line of the form"
   if line.groups()[:3] != (str(value), sign, str(n)):
     return "another turn than the problem's"

@@ -321,7 +321,7 @@ def in_words(solution: schema.Solution) -> schema.Solution:
 
 def is_right(solution: schema.Solution) -> bool:
   """Returns whether the answer that a solution states is the right digit."""
-  stated = answers.extract(list(solution.steps))
+  stated = answers.of_solution(solution)
   return stated == arithmetic.answer(solution.problem)
 
 

@@ -344,9 +344,7 @@ def of_samples(tree: tree_lib.Tree, gap: float, seed: int) -> Arrays:
   arrays: Arrays = dict(
     right=np.asarray([_is_right(s) for s in drawn]),
     steps=np.asarray([_has_right_steps(s) for s in drawn]),
-    answer=np.asarray(
-      [int(str(arithmetic.final_answer(s.steps))) for s in drawn]
-    ),
+    answer=np.asarray([int(str(arithmetic.final_answer(s))) for s in drawn]),
   )
   bills = [costs(n.cost) for n in tree.nodes[1 : CURVE_SAMPLES + 1]]
   for name in bills[0]:

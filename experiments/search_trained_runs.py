@@ -125,7 +125,7 @@ def of_samples(
   }
   rows = []
   for tree, solutions in zip(trees, drawn, strict=True):
-    found = [arithmetic.final_answer(s.steps) for s in solutions]
+    found = [arithmetic.final_answer(s) for s in solutions]
     arrays: Arrays = dict(
       right=np.asarray(arithmetic.verify(solutions), float),
       steps=np.asarray([_has_right_steps(s) for s in solutions]),

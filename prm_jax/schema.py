@@ -293,9 +293,18 @@ REFERENCE = "reference_answer"
 SAMPLED = "sampled"
 
 
+# Where a solution's extra says that its text ended while the model was thinking,
+# in a block that the policy's opening had begun.
+THINKING = "thinking"
+
+
 # Does a whole solution end in the right answer; None where that can't be told
 # (no reference, a grader that was killed).
 Verify = Callable[[Sequence[Solution]], list[bool | None]]
+
+
+# The final answer that a solution states, None if it states none.
+FindAnswer = Callable[[Solution], str | None]
 
 
 # The scores of each solution's steps, in the solutions' order.

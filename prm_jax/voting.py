@@ -262,7 +262,7 @@ def weighted_vote(
 
   Args:
     answers: The answer of each sample, None for a sample without one. They are
-      compared with ==, so apply grading.answers.canonical first.
+      compared with ==, so apply grading.equality.canonical first.
     weights: The weight of each sample, finite and at least 0.
 
   Returns:
@@ -300,7 +300,7 @@ def vote_accuracy(
   Args:
     answers: The answers of the N samples of P problems, [P][N], None for a
       sample without one. They are compared with ==, so apply
-      grading.answers.canonical first.
+      grading.equality.canonical first.
     right: Whether each sample's answer is right, as 0/1 or bool. If samples
       with equal answers differ, the answer counts as their mean.
     weights: The weight of each sample, finite and at least 0, for the weighted

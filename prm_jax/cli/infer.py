@@ -62,7 +62,11 @@ def sample(args: argparse.Namespace) -> None:
   )
   count = jsonl.write_solutions(args.output, solutions)
   ended = sum(s.extra["ended"] for s in solutions)
-  print(f"{args.output}: {count} solutions, {ended} ended by themselves")
+  unanswered = sum(s.answer is None for s in solutions)
+  print(
+    f"{args.output}: {count} solutions, {ended} ended by themselves,"
+    f" {unanswered} without an answer"
+  )
   output.print_counts(counts)
   if grades:
     print(tables.graded(dict(grader=args.grader) | pool.count(grades)))
@@ -116,7 +120,7 @@ def _graded(
   grader: str,
 ) -> tuple[list[schema.Solution], list[pool.Grade]]:
   """Returns the solutions with answer, reference and outcome where known."""
-  given = [answers.extract(list(s.steps)) for s in solutions]
+  given = [answers.of_solution(s) for s in solutions]
   known = [i for i, reference in enumerate(references) if reference is not None]
   with (
     pool.Grader(grader) as of_answers,

@@ -16,7 +16,7 @@ from prm_jax.cli import policies
 from prm_jax.data import sources
 from prm_jax.data.formats import fields
 from prm_jax.data.formats import jsonl
-from prm_jax.grading import answers
+from prm_jax.grading import equality
 from prm_jax.labelling import journal
 from prm_jax.labelling import shards
 from prm_jax.runtime import files
@@ -179,7 +179,7 @@ def claim_reference(
     InputError: The same text has another answer.
   """
   before, at = references.setdefault(problem, (answer, where))
-  if before != answer and not answers.equal(before, answer):
+  if before != answer and not equality.equal(before, answer):
     raise errors.InputError(
       f"{where}: the reference answer is {answer!r}, but at {at} it was"
       f" {before!r} for the same problem; keep one"

@@ -16,7 +16,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import voting
 from prm_jax.evaluation import step_metrics
-from prm_jax.grading import answers as answers_lib
+from prm_jax.grading import equality
 
 
 def curves(
@@ -38,7 +38,7 @@ def curves(
     scores: by name, one score per sample; higher is better.
     correct: is the sample's answer right.
     answers: the samples' final answers, None where there is none; they are
-      pooled by answers.canonical. None leaves the votes out.
+      pooled by equality.canonical. None leaves the votes out.
     ns: numbers of samples to choose among, each within 1..N.
     weights: by name, the weight >= 0 of each sample in the vote
       `weighted_NAME`. Weights are probabilities, and scores may be log-odds, in
@@ -51,7 +51,7 @@ def curves(
   result["oracle"] = voting.pass_at_n(correct, ns)
   if answers is None:
     return result
-  pooled = [[answers_lib.canonical(a) for a in row] for row in answers]
+  pooled = [[equality.canonical(a) for a in row] for row in answers]
 
   def vote(weights):
     return voting.vote_accuracy(pooled, correct, weights, ns, seed=seed)

@@ -63,7 +63,7 @@ def best_of_n_pool(
   chosen = frozenset(kept)
   solutions = [s for s in solutions if s.problem in chosen]
   given = [
-    s.answer if s.answer is not None else answers.extract(list(s.steps))
+    s.answer if s.answer is not None else answers.of_solution(s)
     for s in solutions
   ]
   grades: list[pool.Grade] = []

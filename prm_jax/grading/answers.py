@@ -1,82 +1,143 @@
-r"""Final answers: where a solution states one, and when two are the same.
+r"""Final answers: where a solution states one.
 
-Equality is that of normalised text, or exact rational equality of plain
-numbers with at most a known unit: "1,200" = "1200.0" = "$1200", 1/2 = 0.5 =
-\frac{1}{2}. Nothing is evaluated: "2 + 2" and "4" differ. All of it takes time
-linear in the text, whatever the text.
+docs/answers.md has the table of the forms that are read. All of it takes time
+linear in the text, whatever the text. grading.equality says when two answers
+are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-import dataclasses
-import fractions
 import re
 
-# A longer answer is compared as it stands: reading is quadratic at worst (in
-# the digits of a number, say), and nobody writes a longer one by intent.
-_MAX_CHARS = 2_000
+from prm_jax import schema
 
-_SENTENCE_END = re.compile(r"\.\s")
-_FINAL_LINE = re.compile(r"#{4,}+(?![ \t]*+(?:final[ \t]++)?+answer\b)", re.I)
-_HEADING = re.compile(
-  r"^[ \t]*+#++[ \t]*+(?:final[ \t]++)?+answer[ \t]*+:?+[ \t]*+$", re.I | re.M
-)
-_SENTENCE = re.compile(r"\banswer\s++is\b(?:\s*+:)?+", re.I)
-_LAST_LINE = re.compile(
-  r"[ \t*#]*+(?:the[ \t]++)?+(?:final[ \t]++)?+answer"
-  r"(?:[ \t]*+:(?P<any>.+)|[ \t]++(?P<word>\S++)[ \t]*+)$",
+# The names around a model's reasoning: those of most models, Magistral's,
+# Kimi's, Sky-T1's, Seed-OSS's; gpt-oss opens a channel for each.
+_XML = "think|thinking|thought|thoughts|reasoning|seed:think"
+_OPENS = re.compile(
+  rf"<(?:{_XML})>|\[THINK\]|\u25c1think\u25b7|<\|begin_of_thought\|>"
+  r"|<\|channel\|>(?:analysis|commentary)",
   re.I,
 )
+_CLOSES = re.compile(
+  rf"</(?:{_XML})>|\[/THINK\]|\u25c1/think\u25b7|<\|end_of_thought\|>"
+  r"|<\|channel\|>final(?:<\|message\|>)?",
+  re.I,
+)
+
+_ANSWER = r"(?:the[ \t]++)?+(?:(?:final|correct)[ \t]++)?+(?:answer|ans)\b"
+# What may stand before a label or a heading: marks, not text.
+_MARKS = r"[^\w\n\\$]{0,20}+"
+_FINAL_LINE = re.compile(r"#{4,}+(?![ \t]*+(?:final[ \t]++)?+answer\b)", re.I)
+_HEADING = re.compile(
+  rf"^(?=[^\w\n]|.*:|[ \t]*+final){_MARKS}{_ANSWER}{_MARKS}$", re.I | re.M
+)
+_LABEL = re.compile(
+  rf"(?:^{_MARKS}|[.!?)\]*][ \t]++{_MARKS}){_ANSWER}[ \t*_]*+(?:is[ \t*_]*+)?+"
+  r"[:\uff1a=][*_]*+(?P<any>[^\n]*+)",
+  re.I | re.M,
+)
+_LAST_LINE = re.compile(
+  rf"{_MARKS}{_ANSWER}[ \t]++(?P<word>\S++)[ \t]*+$|[ \t]*+A:(?P<short>.+)$",
+  re.I,
+)
+_SENTENCE = re.compile(
+  r"\banswer(?:[ \t]++(?:to|for|of)\b[^.:\n]{1,120}?)?[ \t]++"
+  r"(?:is|equals|would[ \t]++be|should[ \t]++be|must[ \t]++be)\b(?:\s*+[:\uff1a])?+"
+  r"|\u7b54\u6848(?:\u662f|\u4e3a)?+[:\uff1a]?+",
+  re.I,
+)
+_SENTENCE_END = re.compile(r"\.[*_]*+\s|\u3002")
+# Where a sentence goes on after its answer.
+_CLAUSE_OR_FORMULA = re.compile(
+  r"\$|\\[()]|,? \(?(?:because|since|which|as (?:required|expected|needed|shown|stated|the"
+  r"|we|it)|so that)\b"
+  r"|, (?:so|where|when|if|but|while|meaning|making|giving|given|assuming|not"
+  r"|as|after|rounded|and (?:the|we|it|this|that|he|she|they|there|so))\b",
+  re.I,
+)
+_ADVERB = re.compile(
+  r"(?:(?:exactly|simply|just|indeed|thus|therefore|then|equal to"
+  r"|approximately|about|around|given by)\b[ \t]*+[:,]?+\s*+)++",
+  re.I,
+)
+# "The answer is correct" says something of an answer that stands elsewhere.
+_VERDICT = re.compile(
+  r"\s*+(?:not|in)?\b ?(?:in)?(?:correct|wrong|right|valid|verified|reasonable"
+  r"|consistent|confirmed|clear)\b",
+  re.I,
+)
+_HTML = re.compile(r"</?(?:b|i|em|strong|u|code|mark|span|p|br)\s*+/?>", re.I)
+_MOST_MARKS = 8  # one within the other, as **`x`**.
 _BOX_PARTS = re.compile(
-  r"(?P<box>\\(?:boxed|fbox)\s*+)(?P<brace>\{)?+|\\.|[{}]", re.S
+  r"(?P<box>\\(?:boxed|fbox|framebox)\s*+)(?P<brace>\{)?+|\\.|[{}]", re.S
 )
 _BOXED_WORD = re.compile(r"[^\s$\\{}]++")
+
+
+def of_solution(solution: schema.Solution) -> str | None:
+  """Returns the answer that a solution states after its thinking, or None.
+
+  The steps are read; where thinking ended is told by the solution's whole text,
+  as the names around it are in no step.
+
+  Args:
+    solution: The solution. If extra[schema.THINKING] is true, it ended while
+      the model was thinking, and states no answer.
+  """
+  if solution.extra.get(schema.THINKING):
+    return None
+  if solution.raw_text is None or solution.spans is None:
+    return extract(solution.steps)
+  start, end = _after_thinking(solution.raw_text)
+  after = [
+    solution.raw_text[max(a, start) : min(b, end)]
+    for a, b in solution.spans
+    if b > start and a < end
+  ]
+  return extract(after)
 
 
 def extract(solution: str | Sequence[str]) -> str | None:
   r"""Returns the final answer that a solution's text or steps state, or None.
 
-  Reads `#### x`, `\boxed{x}` and a heading `# Answer` with x below it, or,
-  where a text has none of these, `The answer is: x` and a last line `answer x`
-  or `Answer: x`. Of several the last one counts. The answer is returned as
-  written, without a closing full stop.
+  What follows the model's thinking is read; a text whose thinking has no end
+  states nothing. The forms are those of docs/answers.md: marks (`#### x`,
+  `\boxed{x}`, <answer>x</answer>, a heading `# Answer` with x below it) come
+  before prose (`Answer: x`, `The answer is x`). Of several the last one counts.
+  The answer is returned as written, without marks around it, a clause after it
+  and a closing full stop.
   """
   text = solution if isinstance(solution, str) else "\n".join(solution)
-  text = text.rstrip()
-  marked = (_from_final_line(text), _from_heading(text), _from_box(text))
+  start, end = _after_thinking(text)
+  text = text[start:end].rstrip()
+  marked = (
+    _from_final_line(text),
+    _from_heading(text),
+    _from_tag(text),
+    _from_box(text),
+  )
   # Prose goes on talking ("the answer is correct"), so marks come first.
-  prose = (_from_sentence(text), _from_last_line(text))
+  prose = (_from_label(text), _from_sentence(text), _from_last_line(text))
   for places in (marked, prose):
     if any(places):
       return max(place for place in places if place)[1]
   return None
 
 
-def equal(a: str | None, b: str | None) -> bool:
-  """Returns whether two answers are the same; None (no answer) equals nothing.
-
-  Symmetric. A known unit (%, degrees, money, common measures) or a name (x =)
-  may be missing on one side, but "5 cm" and "5 m" differ, as do "x = 5" and
-  "y = 5". "50%" is "50", and never "0.5": a percentage could be meant as
-  either, and one reading must be kept to.
-  """
-  if a is None or b is None:
-    return False
-  one, two = _parse(a), _parse(b)
-  for x, y in ((one.name, two.name), (one.unit, two.unit)):
-    if x and y and x != y:
-      return False
-  return one.key == two.key
+def ends_in_thinking(text: str) -> bool:
+  """Returns whether a text ends within a thought that it began."""
+  return _after_thinking(text)[1] != len(text)
 
 
-def canonical(answer: str | None) -> str | None:
-  """Returns a key under which votes for one answer are pooled.
-
-  Equal answers have equal keys. The reverse fails only for one value with two
-  different units or names, which a vote pools: they aren't part of the key.
-  """
-  return None if answer is None else _parse(answer).key
+def _after_thinking(text: str) -> schema.Span:
+  """Returns the part of a text after its last thought, in characters."""
+  start = 0
+  for match in _CLOSES.finditer(text):
+    start = match.end()
+  opened = _OPENS.search(text, start)
+  return start, opened.start() if opened else len(text)
 
 
 # --- Finding: each returns (place in the text, answer) or None ---------------
@@ -84,30 +145,54 @@ def canonical(answer: str | None) -> str | None:
 
 def _from_final_line(text):
   """GSM8K's `#### x`."""
-  place = _last_place(_FINAL_LINE, text)
-  return place and _found(place[0], _first_line(text[place[1] :]).strip("#"))
+  match = _last(_FINAL_LINE, text)
+  return match and _found(
+    match.start(), _first_line(text[match.end() :]).strip("#")
+  )
 
 
 def _from_heading(text):
-  """PRM800K's heading `# Answer`; all the text below it is the answer."""
-  place = _last_place(_HEADING, text)
-  return place and _found(place[0], text[place[1] :])
+  """PRM800K's heading `# Answer`, `**Final Answer**`: the paragraph below it."""
+  match = _last(_HEADING, text)
+  if match is None:
+    return None
+  below = text[match.end() :].strip().split("\n\n", 1)[0]
+  stated = _from_sentence(below)
+  return _found(match.start(), stated[1] if stated else below)
+
+
+def _from_tag(text):
+  """<answer>x</answer>, with which R1's form ends."""
+  lower = text.lower()
+  end = lower.rfind("</answer>")
+  start = lower.rfind("<answer>", 0, max(end, 0))
+  return None if start < 0 else _found(start, text[start + 8 : end])
+
+
+def _from_label(text):
+  """A line or sentence `Answer: x`."""
+  for match in reversed(list(_LABEL.finditer(text))):
+    if found := _found(match.start(), _without_clause(match["any"])):
+      return found
+  return None
 
 
 def _from_sentence(text):
-  """Math-Shepherd's `The answer is: x`, to the end of line or sentence."""
-  place = _last_place(_SENTENCE, text)
-  if place is None:
-    return None
-  line = _first_line(text[place[1] :])
-  return _found(place[0], _SENTENCE_END.split(line, maxsplit=1)[0])
+  """Math-Shepherd's `The answer is: x`, to the end of clause or sentence."""
+  for match in reversed(list(_SENTENCE.finditer(text))):
+    if _VERDICT.match(text, match.end()):
+      continue
+    line = _first_line(text[match.end() :])
+    if found := _found(match.start(), _without_clause(line)):
+      return found
+  return None
 
 
 def _from_last_line(text):
-  """The testbed's `answer x`, and `Answer: x`."""
+  """The testbed's `answer x`, and `A: x`."""
   start = text.rfind("\n") + 1
   match = _LAST_LINE.match(text, start)
-  return match and _found(start, match.group("any") or match.group("word"))
+  return match and _found(start, match["word"] or match["short"])
 
 
 def _from_box(text):
@@ -133,10 +218,10 @@ def _from_box(text):
   return last
 
 
-def _last_place(pattern, text):
+def _last(pattern, text) -> re.Match[str] | None:
   last = None
   for match in pattern.finditer(text):
-    last = match.span()
+    last = match
   return last
 
 
@@ -144,179 +229,29 @@ def _first_line(text):
   return text.lstrip().split("\n", 1)[0]
 
 
+def _without_clause(line: str) -> str:
+  """Returns a sentence's answer without adverbs before it and a clause after."""
+  line = _SENTENCE_END.split(line.strip().lstrip("* "), maxsplit=1)[0]
+  if adverb := _ADVERB.match(line):
+    line = line[adverb.end() :]
+  in_dollars = in_brackets = False
+  for match in _CLAUSE_OR_FORMULA.finditer(line):
+    if match[0] == "$":
+      in_dollars = not in_dollars
+    elif match[0] in (r"\(", r"\)"):
+      in_brackets = match[0] == r"\("
+    elif not (in_dollars or in_brackets) and line[: match.start()].strip():
+      return line[: match.start()]
+  return line
+
+
 def _found(start, answer):
-  answer = answer.strip().strip("*").strip().removesuffix(".")
+  answer = _HTML.sub("", answer)
+  for _ in range(_MOST_MARKS):
+    before = answer
+    answer = answer.strip().strip("*`").removesuffix(".")
+    if answer.startswith("_") and answer.endswith("_"):
+      answer = answer.strip("_")
+    if answer == before:
+      break
   return (start, answer) if answer else None
-
-
-# --- Comparing --------------------------------------------------------------
-
-_MONEY = "\N{CURRENCY SIGN}"  # stands for a dollar sign that isn't TeX's
-_UNITS = {
-  name: unit
-  for unit, names in {
-    "%": "% percent",
-    "deg": "° degree degrees",
-    "usd": f"{_MONEY} dollar dollars usd",
-    "cent": "cent cents",
-    "eur": "euro euros",
-    "mm": "mm millimeter millimeters millimetre millimetres",
-    "cm": "cm centimeter centimeters centimetre centimetres",
-    "m": "meter meters metre metres",  # a lone m could be a variable
-    "km": "km kilometer kilometers kilometre kilometres",
-    "in": "inch inches",
-    "ft": "ft foot feet",
-    "yd": "yard yards",
-    "mi": "mile miles",
-    "g": "gram grams",
-    "kg": "kg kilogram kilograms",
-    "lb": "lb lbs pound pounds",
-    "oz": "oz ounce ounces",
-    "l": "liter liters litre litres",
-    "ml": "ml milliliter milliliters millilitre millilitres",
-    "gal": "gallon gallons",
-    "s": "second seconds",
-    "min": "minute minutes",
-    "h": "hour hours",
-    "day": "day days",
-    "week": "week weeks",
-    "month": "month months",
-    "year": "year years",
-    "mi per h": "mph",
-    "unit": "unit units",
-    "square": "square sq",
-    "cubic": "cubic cu",
-    "per": "per /",
-  }.items()
-  for name in names.split()
-}
-_SPACES = re.compile(r"(?<!\\)\\(?:[,;: ]|q?quad(?![A-Za-z]))|[~\s]")
-_TEXT = re.compile(
-  r"\\(?:text(?:bf|rm|it)?|math(?:rm|bf)|mbox)\s*+\{([^{}]*+)\}"
-)
-_ARGUMENT = r"\s*+(?:\{([^{}]*+)\}|([0-9A-Za-z]))"
-_FRACTION = re.compile(r"\\[dtc]?frac" + _ARGUMENT + _ARGUMENT)
-_REWRITES = tuple(
-  (re.compile(pattern), new)
-  for pattern, new in (
-    (r"\\(?:left|right)(?![A-Za-z])|\\!", ""),
-    (r"\^\s*+(?:\\circ|\{\s*+\\circ\s*+\})", "°"),
-    (r"\\%", "%"),
-    (r"\{,\}", ","),
-    (r"(?<=[0-9])\\,(?=[0-9]{3})", ""),
-    (r"\\sqrt\s*+([0-9A-Za-z])", r"\\sqrt{\1}"),
-    (r"([_^])\{([0-9A-Za-z])\}", r"\1\2"),
-  )
-)
-# A space means something between words, and between two numbers.
-_SPACE_AFTER_COMMAND = re.compile(r"(\\[A-Za-z]++) (?![A-Za-z])")
-_IDLE_SPACE = re.compile(
-  r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])|(?<=[0-9]) (?=[A-Za-z])"
-)
-_NAMED = re.compile(r"(?P<name>[A-Za-z])=(?P<rest>[^=]+)")
-_CHOICE = re.compile(r"\(([A-Z])\)")
-_WORDS = re.compile(r"[A-Za-z]{3,}+(?: [A-Za-z]++)*+")
-_DECIMAL = (
-  r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})++(?![0-9])|[0-9]++)(?:\.[0-9]*+)?+"
-  r"|\.[0-9]++"
-)
-_QUANTITY = re.compile(
-  rf"(?P<sign>-?+)\+?+(?P<money>{_MONEY}?+)(?P<inner>-?+)"
-  rf"(?:(?P<whole>[0-9]++) (?=[0-9]++/))?+(?P<top>{_DECIMAL})"
-  rf"(?:/(?P<bottom>{_DECIMAL}))?+(?P<unit>[^0-9].*+)?+"
-)
-_UNIT_PARTS = re.compile(r"[a-z]++|\^[23]|[^ ]")
-_POWERS = {"^2": "square", "²": "square", "^3": "cubic", "³": "cubic"}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Answer:
-  """key: the value where the answer is a quantity, else its normal text."""
-
-  key: str
-  unit: str = ""
-  name: str = ""
-
-
-def _parse(answer: str) -> _Answer:
-  if len(answer) > _MAX_CHARS:
-    return _Answer(answer.strip())
-  text, name = _normal_text(answer), ""
-  if match := _NAMED.fullmatch(text):
-    name, text = match["name"], match["rest"]
-  # Only in a lone number: "2^\frac12" isn't "2^1/2", "1\frac12" is 3/2.
-  plain = _FRACTION.sub(_slashed, text).strip()
-  match = _QUANTITY.fullmatch(plain.replace("- ", "-").replace("+ ", "+"))
-  if match:
-    unit, value = _unit(match["money"], match["unit"] or ""), _value(match)
-    if unit is not None and value is not None:
-      return _Answer(str(value), unit, name)
-  return _Answer(text, name=name)
-
-
-def _normal_text(text: str) -> str:
-  """Returns a text without the differences that carry no meaning."""
-  text = text.replace("\N{MINUS SIGN}", "-").replace(r"\$", _MONEY)
-  text = text.replace("$", _MONEY if text.count("$") % 2 else "")
-  for pattern, new in _REWRITES:
-    text = pattern.sub(new, text)
-  text = _SPACES.sub(" ", _TEXT.sub(r"\1", text))
-  text = _FRACTION.sub(_braced, text)
-  text = _unwrapped(" ".join(text.split())).rstrip(".,;: ")
-  text = _IDLE_SPACE.sub("", _SPACE_AFTER_COMMAND.sub(r"\1", text))
-  if match := _CHOICE.fullmatch(text):
-    text = match[1]
-  return text.casefold() if _WORDS.fullmatch(text) else text
-
-
-def _braced(fraction: re.Match[str]) -> str:
-  top, bottom = _arguments(fraction)
-  return rf"\frac{{{top}}}{{{bottom}}}"
-
-
-def _slashed(fraction: re.Match[str]) -> str:
-  top, bottom = _arguments(fraction)
-  return f" {top}/{bottom}"
-
-
-def _arguments(fraction: re.Match[str]) -> tuple[str, str]:
-  r"""Returns the two arguments of a \frac, with braces or without."""
-  return (fraction[1] or fraction[2] or "", fraction[3] or fraction[4] or "")
-
-
-def _unwrapped(text: str) -> str:
-  r"""Returns the inside of \(x\), \[x\] and \boxed{x}, which may nest."""
-  math = ((r"\(", r"\)"), (r"\[", r"\]"))
-  for opening, closing in (*math, (r"\boxed{", "}"), *math):
-    inside = text.removeprefix(opening).removesuffix(closing)
-    is_whole = len(text) - len(inside) == len(opening) + len(closing)
-    if is_whole and opening not in inside:
-      text = inside.strip()
-  return text
-
-
-def _value(match: re.Match[str]) -> fractions.Fraction | None:
-  """Returns a matched quantity's value; None where it divides by zero."""
-  top, bottom, whole = (
-    fractions.Fraction((match[name] or default).replace(",", "").rstrip("."))
-    for name, default in (("top", "0"), ("bottom", "1"), ("whole", "0"))
-  )
-  if bottom == 0:
-    return None
-  value = whole + top / bottom
-  return -value if (match["sign"] + match["inner"]) == "-" else value
-
-
-def _unit(money: str, text: str) -> str | None:
-  """Returns the normal form of a unit, "" for none, None for unknown words."""
-  parts = [_UNITS["dollar"]] if money else []
-  for part in _UNIT_PARTS.findall(text.lower()):
-    if part in _POWERS and parts:
-      parts.insert(-1, _POWERS[part])  # ft^2 is "square ft"
-    elif part in _UNITS:
-      parts.append(_UNITS[part])
-    else:
-      return None
-  if money and len(parts) > 1 and parts[1] == _UNITS["dollar"]:
-    del parts[0]
-  return " ".join(parts)

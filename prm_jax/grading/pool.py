@@ -31,8 +31,10 @@ import prm_jax
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.grading import answers
+from prm_jax.grading import equality
+from prm_jax.grading import formulas
 
-# rules: prm_jax.grading.answers, exact and in no time. math_verify: Math-Verify
+# rules: prm_jax.grading.equality, exact and in no time. math_verify: Math-Verify
 # (github.com/huggingface/Math-Verify). prm800k: grading.prm800k_rules. both:
 # Math-Verify, with PRM800K's rules as the second opinion.
 GRADERS = ("rules", "math_verify", "prm800k", "both")
@@ -45,9 +47,6 @@ _OPINIONS = dict(
 VERDICTS = ("right", "wrong", "timeout", "unparsable")
 _NEEDS = "math_verify"
 
-# A longer text isn't an answer; and less fits into a pipe, so that writing to
-# a worker never waits.
-MAX_CHARS = 2_000
 _TRIES = 2
 
 
@@ -57,8 +56,8 @@ class Grade:
 
   timeout: no verdict within the limits of time and memory. unparsable: not
   the reference's text, and not readable as mathematics. Of two opinions the
-  first counts, but if it is one of these, "right" of the second counts. "wrong"
-  of the second doesn't: PRM800K's rules don't try what could hang.
+  first counts, but "right" of the second makes it right. "wrong" of the second
+  doesn't count: PRM800K's rules don't try what could hang.
   """
 
   verdict: str
@@ -96,20 +95,20 @@ class Grader:
     num_workers: int = 2,
     time_s: float = 5.0,
     memory_mib: int = 2_048,
-    skip_equal: bool = True,
+    exact_first: bool = True,
     command: Sequence[str] | None = None,
   ):
     """Raises InputError if the grader is unknown or not installed.
 
-    time_s, memory_mib: limits of one answer. skip_equal: an answer that
-      prm_jax.grading.answers finds equal is right without a process. command:
-      another worker than ours.
+    time_s, memory_mib: limits of one answer. exact_first: what grading.equality
+      and grading.formulas read exactly, they decide, without a process.
+      command: another worker than ours.
     """
     if command is None:
       check(name)
     self.name = name
     self._num, self._time_s = max(1, num_workers), time_s
-    self._skip_equal = skip_equal
+    self._exact_first = exact_first
     self._command = command or (
       # -P: no module is taken from the current folder.
       *(sys.executable, "-P", "-m", "prm_jax.grading.worker"),
@@ -164,13 +163,19 @@ class Grader:
 
   def _at_once(self, given: str | None, reference: str) -> str | None:
     """Returns the verdict if it takes no process, else None."""
-    same = answers.equal(given, reference)
+    same = equality.equal(given, reference)
     if given is None or self.name == "rules":
       return "right" if same else "wrong"
-    if same and self._skip_equal:
+    if max(len(given), len(reference)) > equality.MAX_CHARS:
+      return "right" if same else "unparsable"
+    if not self._exact_first:
+      return None
+    if same:
       return "right"
-    is_long = max(len(given), len(reference)) > MAX_CHARS
-    return "unparsable" if is_long else None
+    decided = formulas.same(given, reference)
+    if decided and self.name == "prm800k":
+      return None  # its rules ask for a form, too: 2/4 of a formula is wrong
+    return None if decided is None else "right" if decided else "wrong"
 
   def _run(self, jobs: list[dict], progress: Callable[[int], None]):
     try:
@@ -190,7 +195,7 @@ def grade_solutions(
 ) -> list[Grade | None]:
   """Returns the grade of each solution's answer, None without a reference."""
   pairs = [
-    (answers.extract(solution.steps), reference)
+    (answers.of_solution(solution), reference)
     for solution, reference in zip(solutions, references, strict=True)
     if reference is not None
   ]
@@ -230,9 +235,7 @@ def count(grades: Sequence[Grade]) -> dict[str, int]:
 
 
 def _grade(opinions: tuple[str, ...]) -> Grade:
-  first = opinions[0]
-  sure = first in ("right", "wrong") or opinions[-1] != "right"
-  return Grade(first if sure else "right", opinions)
+  return Grade("right" if "right" in opinions else opinions[0], opinions)
 
 
 # --- Workers ------------------------------------------------------------------

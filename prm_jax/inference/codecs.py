@@ -22,6 +22,7 @@ from prm_jax.data import solution_texts
 from prm_jax.data import step_automaton
 from prm_jax.data import token_bytes
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.grading import answers
 
 
 class Prompt(NamedTuple):
@@ -240,6 +241,9 @@ class TemplateCodec:
     policy_templates.check_tokenizer(template, tokenizer)
     self.ends = policy_text.end_ids(template, tokenizer)
     self.bytes = policy_text.bytes_of(template, tokenizer)
+    kinds = [kind for kind, _ in template.opening]
+    after_problem = template.opening[kinds.index("problem") + 1 :]
+    self._opened = "".join(content for _, content in after_problem)
     self._stops: dict[bool, step_automaton.StepStops] = {}
 
   def _opening(self, prefix: schema.Solution) -> np.ndarray:
@@ -313,10 +317,16 @@ class TemplateCodec:
       # A token may hold what belongs to the next step.
       new, spans = solution_texts.first_step(new, spans)
     text = solution_texts.continued(prefix, separator, new, spans)
-    sampled = dict(
-      tokenizer=self.bytes.digest, ids=[*prompt.begun.tolist(), *ids]
-    )
-    return Read(*text, {schema.SAMPLED: sampled}, at_stop)
+    extra: dict[str, Any] = {
+      schema.SAMPLED: dict(
+        tokenizer=self.bytes.digest, ids=[*prompt.begun.tolist(), *ids]
+      )
+    }
+    if answers.ends_in_thinking(self._opened):
+      # No text of the solution tells that it began within a thought.
+      whole = self._opened + text.raw_text
+      extra[schema.THINKING] = answers.ends_in_thinking(whole)
+    return Read(*text, extra, at_stop)
 
   def places(self, tokens: np.ndarray) -> Places:
     ids = [int(i) for i in tokens]

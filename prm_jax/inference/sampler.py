@@ -232,8 +232,7 @@ class Sampler:
       sampling = sampling_of(self.defaults, max_tokens=512)
     (samples,) = self.generate([start], n, sampling, key)
     return [
-      dataclasses.replace(s, answer=answers.extract(list(s.steps)))
-      for s in samples
+      dataclasses.replace(s, answer=answers.of_solution(s)) for s in samples
     ]
 
   def complete(

@@ -112,7 +112,7 @@ def label(
   verify: schema.Verify,
   options: Options,
   *,
-  find_answer: prefix_rollouts.FindAnswer = answers.extract,
+  find_answer: schema.FindAnswer = answers.of_solution,
   progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[schema.Solution], dict[str, int]]:
   """Returns the solutions with labels, in order, and the work that it took.
@@ -134,7 +134,7 @@ def label(
     generate: Completes prefixes.
     verify: Whether whole solutions end in the right answer.
     options: How many rollouts to draw, and what labels they become.
-    find_answer: Returns the answer in a completion's steps, to count those
+    find_answer: Returns the answer that a completion states, to count those
       without one.
     progress: Called with the number of prefixes that are finished.
 

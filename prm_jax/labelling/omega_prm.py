@@ -32,7 +32,7 @@ def label(
   options: Options,
   *,
   count_tokens: omega_tree.CountTokens | None = None,
-  find_answer: prefix_rollouts.FindAnswer = answers.extract,
+  find_answer: schema.FindAnswer = answers.of_solution,
   progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[schema.Solution], dict[str, int]]:
   """Returns labelled rollouts of the problems, and the work that they took.
@@ -49,7 +49,7 @@ def label(
     options: The constants.
     count_tokens: Counts tokens for completions without num_tokens, and for
       segments.
-    find_answer: Returns the answer in a completion's steps.
+    find_answer: Returns the answer that a completion states.
     progress: Called with the number of problems that are finished.
 
   Raises:
@@ -88,7 +88,7 @@ def paths_of(
   tree: Tree,
   name: str,
   options: Options,
-  find_answer: prefix_rollouts.FindAnswer = answers.extract,
+  find_answer: schema.FindAnswer = answers.of_solution,
 ) -> list[schema.Solution]:
   """Returns the rollouts that were searched, as labelled solutions.
 
@@ -133,7 +133,7 @@ def paths_of(
           id=f"{name}/{len(solutions)}",
           labels=tuple(labels),
           ratings=None,
-          answer=find_answer(whole.steps),
+          answer=find_answer(whole),
           outcome=False,
           source="omega_prm",
           extra=extra,
@@ -186,7 +186,7 @@ def _roll_out(
   problems: Mapping[str, Sequence[schema.Solution]],
   generate: schema.Generate,
   verify: schema.Verify,
-  find_answer: prefix_rollouts.FindAnswer,
+  find_answer: schema.FindAnswer,
 ) -> tuple[dict[str, list[Rollout]], Counter[str]]:
   """Returns the rollouts that each problem asked for, and counts of them."""
   replies: dict[str, list[Rollout]] = {}

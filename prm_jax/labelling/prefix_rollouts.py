@@ -8,16 +8,13 @@ ids than an equal one goes on from its own ids, so its rollouts may differ.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import hashlib
 import json
 from typing import Any
 
 from prm_jax import schema
-
-# The final answer that steps give, if they give one.
-FindAnswer = Callable[[Sequence[str]], str | None]
 
 # Fields of extra that an earlier labelling wrote.
 _OF_LABELS = ("values", "rollouts", "intervals")
@@ -96,7 +93,7 @@ def roll_out(
   num: int,
   generate: schema.Generate,
   verify: schema.Verify,
-  find_answer: FindAnswer,
+  find_answer: schema.FindAnswer,
 ) -> tuple[list[list[Rollout]], Counter[str]]:
   """Returns num rollouts of each prefix, and counts of them; see `counts`.
 
@@ -121,7 +118,7 @@ def roll_out(
       num_tokens = s.extra.get("num_tokens")
       work["tokens"] += num_tokens or 0
       work["tokens_unknown"] += num_tokens is None
-      work["no_answer"] += find_answer(s.steps) is None
+      work["no_answer"] += find_answer(s) is None
       work["unended"] += s.extra.get("ended") is False
       work["empty"] += len(s.steps) <= len(start.steps)
       work["unverifiable"] += rollout.is_right is None

@@ -129,14 +129,10 @@ def open_verifier(grader: str) -> Iterator[rewards.Verifier]:
   Args:
     grader: See ProblemsConfig.
   """
-
-  def find_answer(steps):
-    return answers.extract(list(steps))
-
   if score_sources.is_function(grader):
     verify, identity = score_sources.load_verify(grader)
     yield rewards.Verifier(
-      verify, find_answer, needs_answers=False, identity=identity
+      verify, answers.of_solution, needs_answers=False, identity=identity
     )
     return
   with pool.Grader(grader) as workers:
@@ -146,4 +142,4 @@ def open_verifier(grader: str) -> Iterator[rewards.Verifier]:
       grades = pool.grade_solutions(workers, solutions, references)
       return pool.outcomes(grades)
 
-    yield rewards.Verifier(verify, find_answer)
+    yield rewards.Verifier(verify, answers.of_solution)

@@ -7,7 +7,7 @@ policy's tokens by characters (data.alignment).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import math
 from typing import Any
@@ -94,7 +94,7 @@ class Verifier:
 
   Args:
     verify: Whether the answers are right.
-    find_answer: Returns the final answer that steps state.
+    find_answer: Returns the final answer that a solution states.
     exact: Returns 1 or 0 for each step; None if right steps aren't known.
     needs_answers: Whether it compares with the problems' right answers.
     identity: What it is, as plain data: equal if the verdicts are. A grader of
@@ -102,7 +102,7 @@ class Verifier:
   """
 
   verify: schema.Verify
-  find_answer: Callable[[Sequence[str]], str | None]
+  find_answer: schema.FindAnswer
   exact: schema.Score | None = None
   needs_answers: bool = True
   identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -191,7 +191,7 @@ def score(
     orm=None if orm is None else [row[-1] if row else 0.0 for row in orm],
     right=verifier.verify(solutions),
     held_out=_of_steps(functions.held_out, seen),
-    answered=[verifier.find_answer(s.steps) is not None for s in solutions],
+    answered=[verifier.find_answer(s) is not None for s in solutions],
     prm_judged=None if prm is None else [list(x.judged) for x in prm],
     outcome=None if functions.outcome is None else functions.outcome(solutions),
   )

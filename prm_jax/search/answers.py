@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import dataclasses
 
+from prm_jax import schema
 from prm_jax import voting
 from prm_jax.grading import answers as answers_lib
+from prm_jax.grading import equality
 from prm_jax.search import tree as tree_lib
 
 # best: that of the highest score. weighted: the answer whose candidates' scores
 # have the highest sum. majority: the most frequent answer.
 SELECTIONS = ("best", "weighted", "majority")
-
-FindAnswer = Callable[[Sequence[str]], str | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Choice:
 
 
 def choose(
-  tree: tree_lib.Tree, find_answer: FindAnswer = answers_lib.extract
+  tree: tree_lib.Tree,
+  find_answer: schema.FindAnswer = answers_lib.of_solution,
 ) -> dict[str, Choice]:
   """Returns the answer of a search by each of SELECTIONS.
 
@@ -39,7 +40,7 @@ def choose(
 
   Args:
     tree: The tree.
-    find_answer: Returns the answer in a solution's steps.
+    find_answer: Returns the answer that a solution states.
 
   Returns:
     A choice for each way to select.
@@ -47,8 +48,8 @@ def choose(
   nodes = [tree.nodes[n] for n in tree.candidates]
   if not nodes:
     return dict.fromkeys(SELECTIONS, Choice())
-  found = [find_answer(node.solution.steps) for node in nodes]
-  keys = [answers_lib.canonical(answer) for answer in found]
+  found = [find_answer(node.solution) for node in nodes]
+  keys = [equality.canonical(answer) for answer in found]
   log_odds = [node.log_odds for node in nodes]
   best = voting.best(log_odds)
 

@@ -13,7 +13,6 @@ import math
 from prm_jax import errors
 from prm_jax.grading import answers as answers_lib
 from prm_jax.runtime import checks
-from prm_jax.search import answers
 from prm_jax.search import tree as tree_lib
 from prm_jax.search.tree import Expansion
 from prm_jax.search.tree import Node
@@ -272,7 +271,7 @@ class AcceptFirst:
   Args:
     threshold: The score, in [0, 1], from which a solution is accepted.
     attempts: The most solutions.
-    find_answer: Returns the answer in a solution's steps.
+    find_answer: Returns the answer that a solution states.
 
   Raises:
     InputError: A number is out of range.
@@ -280,7 +279,7 @@ class AcceptFirst:
 
   threshold: float = 0.5
   attempts: int = 8
-  find_answer: answers.FindAnswer = answers_lib.extract
+  find_answer: schema.FindAnswer = answers_lib.of_solution
 
   def __post_init__(self):
     checks.check_shares(self, ("threshold",))
@@ -290,7 +289,7 @@ class AcceptFirst:
     """Returns what to continue; see engine.Rule."""
     if tree.newest:
       (newest,) = tree.newest
-      answer = self.find_answer(newest.solution.steps)
+      answer = self.find_answer(newest.solution)
       if newest.score >= self.threshold and answer is not None:
         return Round(candidates=(newest.id,))
     if len(tree.rounds) == self.attempts:

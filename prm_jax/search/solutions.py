@@ -22,7 +22,7 @@ def results(
   *,
   select: str = "best",
   verify: schema.Verify | None = None,
-  find_answer: answers.FindAnswer = answers_lib.extract,
+  find_answer: schema.FindAnswer = answers_lib.of_solution,
 ) -> list[schema.Solution]:
   """Returns the solutions that searches chose.
 
@@ -32,7 +32,7 @@ def results(
     select: How the answer is chosen; one of answers.SELECTIONS.
     verify: Whether solutions end in the right answer; None if that isn't known.
       It is called once.
-    find_answer: Returns the answer in a solution's steps.
+    find_answer: Returns the answer that a solution states.
 
   Returns:
     For each tree the best-scored candidate with the chosen answer, under the
@@ -64,7 +64,7 @@ def _result(
   costs: Mapping[str, bill_lib.Cost | None],
   select: str,
   outcomes: Mapping[int, bool | None],
-  find_answer: answers.FindAnswer,
+  find_answer: schema.FindAnswer,
 ) -> schema.Solution:
   """Returns the solution that a search chose.
 
@@ -88,7 +88,7 @@ def _result(
   extra["candidates"] = [
     dict(
       node=n,
-      answer=find_answer(tree.nodes[n].solution.steps),
+      answer=find_answer(tree.nodes[n].solution),
       outcome=outcomes[n],
       score=tree.nodes[n].score,
     )

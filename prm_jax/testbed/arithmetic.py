@@ -241,15 +241,20 @@ def check(problem: str, steps: Sequence[str]) -> list[float]:
   return labels
 
 
-def final_answer(steps: Sequence[str]) -> str | None:
+def stated(steps: Sequence[str]) -> str | None:
   """Returns the digit of a closing "answer" line, if there is one."""
   match = _ANSWER.fullmatch(steps[-1]) if steps else None
   return match[1] if match else None
 
 
+def final_answer(solution: schema.Solution) -> str | None:
+  """Returns the answer that a solution states: a schema.FindAnswer."""
+  return stated(solution.steps)
+
+
 def judge(solution: schema.Solution) -> schema.Solution:
   """Returns the solution with exact labels, its answer and the outcome."""
-  given = final_answer(solution.steps)
+  given = final_answer(solution)
   return dataclasses.replace(
     solution,
     labels=tuple(check(solution.problem, solution.steps)),
@@ -260,7 +265,7 @@ def judge(solution: schema.Solution) -> schema.Solution:
 
 def verify(solutions: Sequence[schema.Solution]) -> list[bool | None]:
   """Returns whether each solution ends in the right answer: a schema.Verify."""
-  return [final_answer(s.steps) == answer(s.problem) for s in solutions]
+  return [final_answer(s) == answer(s.problem) for s in solutions]
 
 
 def verifier(solutions: Sequence[schema.Solution]) -> list[schema.StepScores]:

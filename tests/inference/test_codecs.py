@@ -233,6 +233,19 @@ def test_no_step_holds_the_names_around_reasoning():
   assert c.prompt(given_steps).begun.tolist()[: len(ids)] == ids
 
 
+def test_a_thought_that_the_opening_began_is_told_until_it_ends():
+  template = codec("qwen").template
+  for after, told in ((("text", "<think>\n"),), (True, False)), ((), ()):
+    opening = (*template.opening, *after)
+    c = codecs.of(
+      dataclasses.replace(template, opening=opening), recipes.tokenizer("qwen")
+    )
+    texts = ("so\n\n#### 4", "so</think>\n\n#### 5")
+    read = [_written(c, _ids(c, text)).extra for text in texts]
+    found = [x[schema.THINKING] for x in read if schema.THINKING in x]
+    assert tuple(found) == told
+
+
 @pytest.mark.parametrize("name", CODECS)
 @settings(max_examples=25)
 @given(text=TEXT, data=st.data())

@@ -71,7 +71,7 @@ def by_hand(
   tree = tree_lib.grow(tree, over, (), {})
   tree = dataclasses.replace(tree, stopped="rule")
   (result,) = solutions.results(
-    [tree], {}, find_answer=lambda steps: steps[-1] if steps else None
+    [tree], {}, find_answer=lambda s: s.steps[-1] if s.steps else None
   )
   return result
 

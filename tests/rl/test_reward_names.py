@@ -261,7 +261,7 @@ def test_a_verifier_of_ones_own_needs_no_right_answers(world, tmp_path):
       "a", "p", ("so", "answer 7"), extra=dict(reference_answer="7")
     )
     assert verifier.verify([solution]) == [True]
-    assert verifier.find_answer(solution.steps) == "7"
+    assert verifier.find_answer(solution) == "7"
 
 
 def test_the_public_name_is_the_one_of_the_page():

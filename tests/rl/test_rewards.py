@@ -48,7 +48,7 @@ def _length_score(solutions):
 
 VERIFIER = rewards.Verifier(
   verify=lambda solutions: [s.steps[-1:] == ("yes",) for s in solutions],
-  find_answer=lambda steps: steps[-1] if steps else None,
+  find_answer=lambda s: s.steps[-1] if s.steps else None,
 )
 FUNCTIONS = rewards.RewardFunctions(VERIFIER, prm=_length_score)
 

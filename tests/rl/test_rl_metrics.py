@@ -23,7 +23,7 @@ def _outputs(*solutions):
     orm=None,
     right=arithmetic.verify(made),
     held_out=None,
-    answered=[arithmetic.final_answer(s) is not None for s in solutions],
+    answered=[arithmetic.stated(s) is not None for s in solutions],
   )
 
 

@@ -85,7 +85,7 @@ def test_the_first_of_best_of_n_above_the_threshold_is_accepted(attempts):
 
 
 def test_a_solution_without_an_answer_is_not_accepted():
-  rule = rules.AcceptFirst(0.0, 3, find_answer=lambda steps: None)
+  rule = rules.AcceptFirst(0.0, 3, find_answer=lambda solution: None)
   for tree in searches.search(rule):
     assert (len(tree.nodes), tree.candidates) == (4, ())
 

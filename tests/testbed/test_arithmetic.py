@@ -154,7 +154,7 @@ def test_any_text_is_a_problem_or_is_refused_in_one_line(problem):
   ],
 )
 def test_the_final_answer_is_the_digit_of_a_closing_answer(steps, expected):
-  assert arithmetic.final_answer(steps) == expected
+  assert arithmetic.stated(steps) == expected
 
 
 def test_a_step_is_wrong_once_an_earlier_one_was_even_if_it_is_right_alone():

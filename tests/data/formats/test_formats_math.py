@@ -7,6 +7,7 @@ import pytest
 from prm_jax import errors
 from prm_jax.data.formats import math
 from prm_jax.grading import answers
+from prm_jax.grading import equality
 from prm_jax.runtime import files
 
 ROW = {
@@ -73,4 +74,4 @@ def test_math_500_is_written_back_field_for_field(public_data, tmp_path):
   assert again == rows
   # What a file without answers gets in their place.
   for s in found:
-    assert answers.equal(answers.extract(s.steps), s.answer), s.id
+    assert equality.equal(answers.extract(s.steps), s.answer), s.id

@@ -1,0 +1,384 @@
+r"""Tokens to a formula, or nothing.
+
+What has two readings isn't read at all: `1/2x`, `\log 2` without a base,
+`12 3`, `2 \frac{3}{2}`. Reading takes time linear in the tokens, and 40 levels
+at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+from fractions import Fraction
+
+from prm_jax.grading.formula_tokens import Token
+
+
+class Unread(Exception):
+  """An answer isn't a formula, or could be two."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+  """A formula: `kind` and its parts.
+
+  number (Fraction), variable (str), constant (str), infinity (); sum, product,
+  quotient, power, negative, plus_minus (Nodes); call (str, Node...).
+  """
+
+  kind: str
+  parts: tuple = ()
+
+
+_MAX_DEPTH = 40
+FUNCTIONS = frozenset(
+  [
+    "sin",
+    "cos",
+    "tan",
+    "cot",
+    "sec",
+    "csc",
+    "arcsin",
+    "arccos",
+    "arctan",
+    "ln",
+    "exp",
+    "sinh",
+    "cosh",
+    "tanh",
+  ]
+)
+_ALIASES = dict(asin="arcsin", acos="arccos", atan="arctan")
+
+
+def parse(tokens: Sequence[Token]) -> Node:
+  """Returns the formula that all of the tokens are.
+
+  Raises:
+    Unread: They aren't one, or could be two.
+  """
+  return _Parser(tokens).all()
+
+
+class _Parser:
+  """Reads tokens from the left to the right, once."""
+
+  def __init__(self, tokens: Sequence[Token]):
+    self._tokens, self._at, self._depth = tokens, 0, 0
+    self._in_bars = 0
+
+  def all(self) -> Node:
+    node = self._sum()
+    if self._at < len(self._tokens):
+      raise Unread
+    return node
+
+  def _next(self) -> Token | None:
+    return self._tokens[self._at] if self._at < len(self._tokens) else None
+
+  def _is(self, *texts: str) -> bool:
+    token = self._next()
+    return token is not None and token.is_one_of(*texts)
+
+  def _take(self, *texts: str) -> str | None:
+    if not self._is(*texts):
+      return None
+    self._at += 1
+    return self._tokens[self._at - 1].text
+
+  def _want(self, text: str) -> None:
+    if self._take(text) is None:
+      raise Unread
+
+  def _sum(self) -> Node:
+    self._depth += 1
+    if self._depth > _MAX_DEPTH:
+      raise Unread
+    sign = self._take("-", "+", r"\pm")
+    terms = [self._signed(sign, self._product())]
+    while sign := self._take("+", "-", r"\pm"):
+      terms.append(self._signed(sign, self._product()))
+    self._depth -= 1
+    return terms[0] if len(terms) == 1 else Node("sum", tuple(terms))
+
+  def _signed(self, sign: str | None, node: Node) -> Node:
+    if sign == r"\pm":
+      return Node("plus_minus", (node,))
+    return Node("negative", (node,)) if sign == "-" else node
+
+  def _product(self) -> Node:
+    node = _product(self._run())
+    for _ in range(_MAX_DEPTH):
+      sign = self._take("*", "/")
+      if not sign:
+        return node
+      is_negative = self._take("-") is not None
+      factors = self._run()
+      if sign == "/" and len(factors) > 1:
+        raise Unread  # 1/2x: of what is x a factor?
+      other = self._signed("-" if is_negative else None, _product(factors))
+      node = Node("product" if sign == "*" else "quotient", (node, other))
+    raise Unread
+
+  def _run(self) -> list[Node]:
+    """Returns factors that follow each other without a sign."""
+    start = self._at
+    factors = [self._power()]
+    whole = self._is_whole(start)
+    while (token := self._next()) is not None and self._begins(token):
+      if whole and (token.text == r"\frac" or self._is_fraction_next()):
+        factors = [self._mixed(factors[0])]
+      elif token.kind == "number":
+        raise Unread  # 12 3
+      else:
+        factors.append(self._power())
+      whole = False
+    return factors
+
+  def _is_whole(self, start: int) -> bool:
+    token = self._tokens[start]
+    return (
+      self._at == start + 1 and token.kind == "number" and token.text.isdigit()
+    )
+
+  def _is_fraction_next(self) -> bool:
+    three = self._tokens[self._at : self._at + 3]
+    return (
+      len(three) == 3
+      and three[0].after_blank
+      and three[0].text.isdigit()
+      and three[1].text == "/"
+      and three[2].text.isdigit()
+    )
+
+  def _mixed(self, whole: Node) -> Node:
+    r"""Returns 1 1/2 or 1\frac{1}{2}; refuses 2\frac{3}{2}."""
+    if self._is(r"\frac"):
+      fraction = self._power()
+      if fraction.kind != "quotient" or not _is_number(*fraction.parts):
+        return Node("product", (whole, fraction))
+    else:
+      top = self._power()
+      self._want("/")
+      fraction = Node("quotient", (top, self._power()))
+    top, bottom = fraction.parts
+    if not (_is_number(bottom) and 0 < top.parts[0] < bottom.parts[0]):
+      raise Unread
+    return Node("sum", (whole, fraction))
+
+  def _begins(self, token: Token) -> bool:
+    """Returns whether a token begins a factor."""
+    if token.kind in ("number", "letters"):
+      return True
+    if token.text == "|":
+      return not self._in_bars
+    return token.text in ("(", "[", "{", r"\frac", r"\sqrt", r"\pi") or (
+      token.kind == "command" and self._is_name(token)
+    )
+
+  def _is_name(self, token: Token) -> bool:
+    return token.text[1:] in FUNCTIONS | _GREEK | {"binom", "log", "infty"}
+
+  def _power(self) -> Node:
+    base = self._factor()
+    if self._take("!"):
+      base = Node("call", ("factorial", base))
+    if self._take("^"):
+      base = Node("power", (base, self._exponent()))
+    if self._is("!", "^"):
+      raise Unread  # 2^3^2, 5!!
+    return base
+
+  def _exponent(self) -> Node:
+    is_negative = self._take("-") is not None
+    node = self._bracketed() if self._is("{", "(") else self._factor()
+    return self._signed("-" if is_negative else None, node)
+
+  def _bracketed(self) -> Node:
+    opening = self._tokens[self._at].text
+    self._at += 1
+    bars, self._in_bars = self._in_bars, 0
+    node = self._sum()
+    self._in_bars = bars
+    self._want({"(": ")", "[": "]", "{": "}"}[opening])
+    return node
+
+  def _argument(self) -> Node:
+    """Returns what TeX takes as an argument: a group, a digit, a letter."""
+    token = self._next()
+    if token is None:
+      raise Unread
+    if token.text == "{":
+      return self._bracketed()
+    if token.kind == "number":
+      if not token.text.isdigit():
+        raise Unread
+      if len(token.text) == 1:
+        self._at += 1
+      else:
+        rest = dataclasses.replace(
+          token, text=token.text[1:], after_blank=False
+        )
+        self._tokens = [
+          *self._tokens[: self._at],
+          rest,
+          *self._tokens[self._at + 1 :],
+        ]
+      return number(int(token.text[0]))
+    if token.kind == "letters" and len(token.text) > 1:
+      raise Unread
+    return self._factor()
+
+  def _factor(self) -> Node:
+    token = self._next()
+    if token is None or token.kind == "text":
+      raise Unread
+    if token.text in ("(", "[", "{"):
+      return self._bracketed()
+    if token.text == "|":
+      self._at += 1
+      self._in_bars += 1
+      node = self._sum()
+      self._in_bars -= 1
+      self._want("|")
+      return Node("call", ("abs", node))
+    self._at += 1
+    if token.kind == "number":
+      return _number(token.text)
+    if token.kind == "letters":
+      return self._letters(token)
+    name = token.text[1:]
+    if token.text == r"\frac":
+      return Node("quotient", (self._argument(), self._argument()))
+    if token.text == r"\binom":
+      return Node("call", ("binom", self._argument(), self._argument()))
+    if token.text == r"\sqrt":
+      return self._root()
+    if token.text == r"\pi":
+      return Node("constant", ("pi",))
+    if token.text == r"\infty":
+      return Node("infinity")
+    if token.text == r"\log":
+      self._want("_")
+      base = self._argument()
+      return Node("call", ("log", self._operand(), base))
+    if name in FUNCTIONS:
+      return self._call(name)
+    if name in _GREEK:
+      return self._variable(name)
+    raise Unread
+
+  def _root(self) -> Node:
+    degree = number(2)
+    if self._take("["):
+      degree = self._sum()
+      self._want("]")
+    of = self._bracketed() if self._is("(") else self._argument()
+    return Node("call", ("root", of, degree))
+
+  def _call(self, name: str) -> Node:
+    exponent = None
+    if self._take("^"):
+      exponent = self._exponent()
+      if exponent.kind == "negative":
+        raise Unread  # an inverse function, or one over it?
+    node = Node("call", (name, self._operand()))
+    return Node("power", (node, exponent)) if exponent else node
+
+  def _operand(self) -> Node:
+    """Returns what a function is of: a group, or factors without brackets."""
+    if self._is("(", "{", "["):
+      return self._bracketed()
+    factors = [self._power()]
+    while (token := self._next()) is not None and (
+      token.kind == "letters" or token.text in (r"\pi", r"\frac", r"\theta")
+    ):
+      factors.append(self._power())
+    token = self._next()
+    if token and self._begins(token) and token.text[1:] not in FUNCTIONS:
+      raise Unread  # sin x (x + 1)
+    return _product(factors)
+
+  def _letters(self, token: Token) -> Node:
+    """Returns variables that follow each other, or a function of something."""
+    name = _ALIASES.get(token.text, token.text)
+    if name in FUNCTIONS:
+      return self._call(name)
+    if len(token.text) > 3 or token.text == "pm":
+      raise Unread  # a word, or plus or minus
+    nodes = [self._constant(letter) for letter in token.text[:-1]]
+    node = self._variable(token.text[-1])
+    if nodes and self._is("^"):
+      # The power is of the last letter alone.
+      self._at += 1
+      node = Node("power", (node, self._exponent()))
+      if self._is("^"):
+        raise Unread
+    return _product([*nodes, node])
+
+  def _constant(self, letter: str) -> Node:
+    if letter in ("e", "i"):
+      return Node("constant", (letter,))
+    return Node("variable", (letter,))
+
+  def _variable(self, name: str) -> Node:
+    if not self._is("_"):
+      return self._constant(name)
+    self._at += 1
+    if self._is("{"):
+      end = self._at + _closes_at(self._tokens[self._at :])
+      index = "".join(t.text for t in self._tokens[self._at + 1 : end])
+      self._at = end + 1
+    else:
+      token = self._next()
+      if token is None or token.kind not in ("number", "letters"):
+        raise Unread
+      index = token.text
+      self._at += 1
+    return Node("variable", (f"{name}_{index}",))
+
+
+_GREEK = frozenset(
+  [
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "epsilon",
+    "varepsilon",
+    "zeta",
+    "eta",
+    "theta",
+    "iota",
+    "kappa",
+    "lambda",
+    "mu",
+    "nu",
+    "xi",
+    "rho",
+    "sigma",
+    "tau",
+    "phi",
+    "varphi",
+    "chi",
+    "psi",
+    "omega",
+  ]
+)
+
+
+def _product(factors: Sequence[Node]) -> Node:
+  return factors[0] if len(factors) == 1 else Node("product", tuple(factors))
+
+
+def number(value: int) -> Node:
+  return Node("number", (Fraction(value),))
+
+
+def _number(text: str) -> Node:
+  return Node("number", (Fraction(text.replace(",", "").rstrip(".")),))
+
+
+def _is_number(*nodes: Node) -> bool:
+  return all(node.kind == "number" for node in nodes)

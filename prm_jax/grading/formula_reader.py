@@ -1,0 +1,364 @@
+r"""Answers as formulas: LaTeX or plain text to nodes, or nothing.
+
+What has two readings isn't read at all: `1/2x`, `\log 2` without a base,
+`12 3`, `2 \frac{3}{2}`. Units stay beside the formula, as `equality` reads
+them. Reading takes time linear in the text, and 40 levels at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import re
+
+from prm_jax.grading import equality
+from prm_jax.grading import formula_parser
+from prm_jax.grading.formula_parser import Node
+from prm_jax.grading.formula_tokens import SIGNS
+from prm_jax.grading.formula_tokens import Token
+from prm_jax.grading.formula_tokens import tokens_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Element:
+  """One value.
+
+  Args:
+    value: The formula.
+    unit: Its unit as `equality` has it, "" for none.
+    name: What it is the value of, as the x of x = 5, "" for none.
+    letters: What follows a lone number and could be a unit or variables, as the
+      m of 5m and the th of 18th; they are in the formula, too.
+  """
+
+  value: Node
+  unit: str = ""
+  name: str = ""
+  letters: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+  """Elements between brackets, both of which count: a tuple, an interval."""
+
+  opening: str
+  closing: str
+  elements: tuple
+
+
+@dataclasses.dataclass(frozen=True)
+class Collection:
+  r"""What has no order: a list "1, 2", a set \{1, 2\}; or, with `union`, a union."""
+
+  elements: tuple
+  union: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Matrix:
+  rows: tuple[tuple, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Relation:
+  """Two sides and a sign: = < <= !=; > and >= are turned round."""
+
+  sign: str
+  left: Node
+  right: Node
+
+
+@dataclasses.dataclass(frozen=True)
+class Numeral:
+  """Digits in a base, as 52_8."""
+
+  digits: str
+  base: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+  text: str
+
+
+Answer = Element | Group | Collection | Matrix | Relation | Numeral | Words
+
+# Whoever writes more means something else; elements are compared each with each.
+_MOST_TOKENS, _MOST_ELEMENTS = 400, 24
+_OPENING = {"(": ")", "[": "]", r"\{": r"\}"}
+_MATRICES = ("matrix", "pmatrix", "bmatrix", "array")
+_UNIT_SIGNS = tuple(f"°%¢{equality.COINS}")
+_WHOLE_TEXT = re.compile(r"\\(?:text(?:bf|rm|it)?|mbox)\s*+\{([^{}]*+)\}")
+_WORDS = re.compile(r"[A-Za-z]++(?:[ -][A-Za-z]++)*+")
+
+
+def read(answer: str, *, unit_letters: bool = False) -> Answer:
+  """Returns an answer as a formula, a group of formulas or words.
+
+  Args:
+    answer: The answer, in LaTeX or plain text.
+    unit_letters: Whether a last m, g, s, h or l is a unit, not a variable.
+
+  Raises:
+    Unread: It is neither, or it could be read in two ways.
+  """
+  if len(answer) > equality.MAX_CHARS:
+    raise formula_parser.Unread
+  if quantity := equality.quantity(answer):
+    value = Node("number", (quantity.value,))
+    return Element(value, quantity.unit, quantity.name)
+  text = equality.unwrapped(equality.normal_marks(answer).strip())
+  text = equality.unwrapped(text.strip(" $").rstrip(".;:, "))
+  if whole := _WHOLE_TEXT.fullmatch(text):
+    text = whole[1].strip()
+  tokens = tokens_of(text)
+  if len(tokens) > _MOST_TOKENS:
+    raise formula_parser.Unread
+  if words := _words(tokens, least=2 if whole else 4):
+    return words
+  try:
+    return _read_list(tokens, unit_letters, depth=0)
+  except RecursionError as error:
+    raise formula_parser.Unread from error
+
+
+def _words(tokens: Sequence[Token], least: int) -> Words | None:
+  """Returns words, if one of them has enough letters not to be variables."""
+  text = " ".join(" ".join(token.text for token in tokens).split())
+  if any(token.kind not in ("text", "letters") for token in tokens):
+    return None
+  if not _WORDS.fullmatch(text):
+    return None
+  if max(map(len, text.split())) < least:
+    return None
+  return Words(text.casefold())
+
+
+# --- Lists, sets, tuples, intervals, relations --------------------------------
+
+
+def _read_list(tokens: Sequence[Token], letters: bool, depth: int) -> Answer:
+  parts = _split(tokens, _separates)
+  if len(parts) > _MOST_ELEMENTS:
+    raise formula_parser.Unread
+  if len(parts) > 1:
+    read_parts = [_read_one(p, letters, depth) for p in parts if p]
+    if not all(isinstance(p, Element | Group | Relation) for p in read_parts):
+      raise formula_parser.Unread
+    return Collection(_with_one_unit(read_parts))
+  return _read_one(tokens, letters, depth)
+
+
+def _with_one_unit(elements: Sequence[Answer]) -> tuple[Answer, ...]:
+  """Returns elements of which the last one's unit is of all: "3, 4 cm"."""
+  last = elements[-1]
+  if not isinstance(last, Element) or not last.unit:
+    return tuple(elements)
+  return tuple(
+    dataclasses.replace(x, unit=last.unit)
+    if isinstance(x, Element) and not x.unit
+    else x
+    for x in elements
+  )
+
+
+def _separates(token: Token) -> bool:
+  return token.text in (",", ";", "or", "and") or (
+    token.kind == "text" and token.text.strip(" ,") in ("or", "and")
+  )
+
+
+def _split(tokens, separates) -> list[list[Token]]:
+  """Returns the parts of tokens between separators outside of brackets."""
+  parts: list[list[Token]] = [[]]
+  level = 0
+  for token in tokens:
+    if token.kind == "begin" or token.text in ("(", "[", "{", r"\{"):
+      level += 1
+    elif token.kind == "end" or token.text in (")", "]", "}", r"\}"):
+      level -= 1
+    if not level and separates(token):
+      parts.append([])
+    else:
+      parts[-1].append(token)
+  if level:
+    raise formula_parser.Unread
+  # "3, and 4" has two separators in a row.
+  return [part for part in parts if part] if len(parts) > 1 else parts
+
+
+def _read_one(tokens: Sequence[Token], letters: bool, depth: int) -> Answer:
+  if depth > 3 or not tokens:
+    raise formula_parser.Unread
+  parts = _split(tokens, lambda t: t.text == r"\cup")
+  if len(parts) == 1:
+    parts = _split(
+      tokens, lambda t: t.text == "U" and _is_between_sets(tokens, t)
+    )
+  if len(parts) > 1:
+    sets = [_read_one(part, letters, depth + 1) for part in parts]
+    if not all(isinstance(s, Group) and len(s.elements) == 2 for s in sets):
+      raise formula_parser.Unread
+    return Collection(tuple(sets), union=True)
+  parts = _split(tokens, lambda t: t.text in (r"\in", "in"))
+  if len(parts) == 2 and _is_name(parts[0]) and parts[1][0].text in _OPENING:
+    return _read_one(parts[1], letters, depth + 1)
+  first, last = tokens[0], tokens[-1]
+  if first.kind == "begin":
+    return _read_matrix(tokens, letters, depth)
+  if first.text in _OPENING and _closes_at(tokens) == len(tokens) - 1:
+    inside = tokens[1:-1]
+    parts = _split(_unjoined(inside), lambda t: t.text in (",", ";"))
+    if len(parts) > _MOST_ELEMENTS:
+      raise formula_parser.Unread
+    if len(parts) > 1 or first.text == r"\{":
+      elements = tuple(_read_one(p, letters, depth + 1) for p in parts)
+      if first.text == r"\{":
+        if last.text != r"\}":
+          raise formula_parser.Unread
+        return Collection(elements)
+      return Group(first.text, last.text, elements)
+    if len(inside) == 1 and re.fullmatch("[A-E]", inside[0].text):
+      return Element(Node("variable", (inside[0].text,)))
+  return _read_relation(tokens, letters)
+
+
+def _is_between_sets(tokens: Sequence[Token], token: Token) -> bool:
+  i = tokens.index(token)
+  return (
+    0 < i < len(tokens) - 1
+    and tokens[i - 1].text in (")", "]")
+    and tokens[i + 1].text in ("(", "[")
+  )
+
+
+def _is_name(tokens: Sequence[Token]) -> bool:
+  return len(tokens) == 1 and tokens[0].kind == "letters"
+
+
+def _closes_at(tokens: Sequence[Token]) -> int:
+  """Returns the place of the bracket that closes the first one."""
+  level = 0
+  for i, token in enumerate(tokens):
+    level += token.text in ("(", "[", "{", r"\{") or token.kind == "begin"
+    level -= token.text in (")", "]", "}", r"\}") or token.kind == "end"
+    if not level:
+      return i
+  raise formula_parser.Unread
+
+
+def _unjoined(tokens: Sequence[Token]) -> list[Token]:
+  """Returns tokens of which no comma is a thousands mark: (1,200) is a pair."""
+  parts: list[Token] = []
+  for token in tokens:
+    if token.kind != "number" or "," not in token.text:
+      parts.append(token)
+      continue
+    for i, number in enumerate(token.text.split(",")):
+      if i:
+        parts.append(Token("mark", ","))
+      parts.append(dataclasses.replace(token, text=number))
+  return parts
+
+
+def _read_matrix(tokens: Sequence[Token], letters: bool, depth: int) -> Matrix:
+  is_whole = tokens[-1].kind == "end" and _closes_at(tokens) == len(tokens) - 1
+  if not is_whole or tokens[0].text not in _MATRICES:
+    raise formula_parser.Unread
+  rows = _split(tokens[1:-1], lambda t: t.text == r"\\")
+  return Matrix(
+    tuple(
+      tuple(
+        _read_one(cell, letters, depth + 1)
+        for cell in _split(row, lambda t: t.text == "&")
+      )
+      for row in rows
+      if row
+    )
+  )
+
+
+def _read_relation(tokens: Sequence[Token], letters: bool) -> Answer:
+  signs = [t for t in tokens if t.text in SIGNS]
+  if not signs:
+    return _read_element(tokens, letters)
+  if len(signs) > 1:
+    raise formula_parser.Unread  # a chain
+  i = tokens.index(signs[0])
+  sign, left, right = SIGNS[signs[0].text], tokens[:i], tokens[i + 1 :]
+  value = _read_element(right, letters)
+  if not isinstance(value, Element):
+    raise formula_parser.Unread
+  name = _name_of(left)
+  if sign == "=" and name:
+    return dataclasses.replace(value, name=name)
+  other = _read_element(left, letters)
+  if not isinstance(other, Element) or value.unit or other.unit:
+    raise formula_parser.Unread
+  if sign in (">", ">="):
+    return Relation(sign.replace(">", "<"), value.value, other.value)
+  return Relation(sign, other.value, value.value)
+
+
+def _name_of(tokens: Sequence[Token]) -> str:
+  """Returns x of `x =`, f of `f(x) =`, else ""."""
+  texts = [t.text for t in tokens]
+  if _is_name(tokens):
+    return texts[0]
+  is_call = len(texts) == 4 and texts[1] == "(" and texts[3] == ")"
+  if is_call and tokens[0].kind == tokens[2].kind == "letters":
+    return texts[0]
+  return ""
+
+
+def _read_element(tokens: Sequence[Token], letters: bool) -> Element | Numeral:
+  """Returns a value and its unit, which is before it (money) or after it."""
+  if not tokens:
+    raise formula_parser.Unread
+  if numeral := _numeral(tokens):
+    return numeral
+  num = _unit_start(tokens, letters)
+  unit = _unit(tokens[num:], letters)
+  signs = [token for token in tokens[:1] if token.text == "-"]
+  body = tokens[len(signs) : num]
+  if body and body[0].text in tuple(equality.COINS):
+    coin = equality.unit_of(body[0].text) or ""
+    unit = unit if unit.startswith(coin) else f"{coin} {unit}".strip()
+    body = body[1:]
+  value = formula_parser.parse([*signs, *body])
+  return Element(value, unit, letters=_after_number(body))
+
+
+def _after_number(tokens: Sequence[Token]) -> str:
+  if [token.kind for token in tokens] != ["number", "letters"]:
+    return ""
+  text = tokens[1].text
+  could_be_unit = len(text) > 1 or text in equality.UNIT_LETTERS
+  return text if could_be_unit else ""
+
+
+def _numeral(tokens: Sequence[Token]) -> Numeral | None:
+  if len(tokens) < 3 or tokens[0].kind != "number" or tokens[1].text != "_":
+    return None
+  rest = [t.text for t in tokens[2:] if t.text not in ("{", "}")]
+  if len(rest) != 1 or not rest[0].strip().isdigit():
+    raise formula_parser.Unread
+  return Numeral(tokens[0].text.replace(",", ""), rest[0].strip())
+
+
+def _unit_start(tokens: Sequence[Token], letters: bool) -> int:
+  """Returns from which token on the rest of an element is its unit."""
+  for i, token in enumerate(tokens[1:], 1):
+    is_word = token.kind in ("text", "letters") or token.text in _UNIT_SIGNS
+    if is_word and _unit(tokens[i:], letters):
+      return i
+  return len(tokens)
+
+
+def _unit(tokens: Sequence[Token], letters: bool) -> str:
+  """Returns the unit that tokens are, "" if they aren't one."""
+  text = " ".join(t.text for t in tokens if t.text not in ("{", "}"))
+  text = text.replace("^ ", "^").strip()
+  # What TeX sets as text is no variable.
+  letters = letters or any(token.kind == "text" for token in tokens)
+  return equality.unit_of(text, with_letters=letters) or ""

@@ -1,0 +1,298 @@
+r"""Whether two answers are the same formula, decided by exact values.
+
+Both sides are read (formula_reader) and their numbers compared: as fractions
+where they are rational, else with 150 digits, of which the first 75 after the
+point decide. Formulas with variables are compared at points. So what differs in
+a digit, a sign, a unit or a term is different, however little it is, and
+`2**(1/4)` is `\sqrt{\sqrt{2}}`. None is no verdict: a side isn't read, or a
+value is too large, too small or not defined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+import dataclasses
+from fractions import Fraction
+import functools
+import random
+from typing import Any
+
+from prm_jax.grading import formula_reader as reader
+from prm_jax.grading import formula_values as values
+from prm_jax.grading.formula_parser import Node
+from prm_jax.grading.formula_parser import Unread
+
+Verdict = bool | None
+
+# Points with positive coordinates, then as many with any.
+_NUM_POINTS = 3
+
+
+def same(a: str, b: str) -> Verdict:
+  """Returns whether two answers are the same; None if that can't be told.
+
+  Args:
+    a: An answer, in LaTeX or plain text.
+    b: The other one. A unit, a base or a name (x =) may be missing on one side.
+  """
+  try:
+    one, two = reader.read(a), reader.read(b)
+    if _has_unit(one) or _has_unit(two):
+      # Beside a unit, a lone m isn't a variable.
+      one, two = (reader.read(x, unit_letters=True) for x in (a, b))
+    return _same(one, two)
+  except Unread:
+    return None
+
+
+def _has_unit(answer: reader.Answer) -> bool:
+  if isinstance(answer, reader.Collection):
+    return any(map(_has_unit, answer.elements))
+  return isinstance(answer, reader.Element) and bool(answer.unit)
+
+
+def _same(a: reader.Answer, b: reader.Answer) -> Verdict:
+  if isinstance(a, reader.Element) and isinstance(b, reader.Element):
+    pair = _expanded(a), _expanded(b)
+    if len(pair[0]) == len(pair[1]) == 1:
+      return _same_element(a, b)
+    return _same_unordered(*pair)
+  if isinstance(a, reader.Words) or isinstance(b, reader.Words):
+    return a == b if type(a) is type(b) else None
+  if isinstance(a, reader.Relation) or isinstance(b, reader.Relation):
+    return _same_relation(a, b)
+  if isinstance(a, reader.Matrix) or isinstance(b, reader.Matrix):
+    return _same_matrix(a, b)
+  if isinstance(a, reader.Numeral) or isinstance(b, reader.Numeral):
+    return _same_numeral(a, b)
+  if isinstance(a, reader.Collection) or isinstance(b, reader.Collection):
+    return _same_collection(a, b)
+  if isinstance(a, reader.Group) and isinstance(b, reader.Group):
+    return _same_group(a, b)
+  return False  # a value and a tuple or an interval
+
+
+def _all(verdicts: Iterator[Verdict]) -> Verdict:
+  found = list(verdicts)
+  return False if False in found else None if None in found else True
+
+
+# --- Groups -------------------------------------------------------------------
+
+
+def _same_group(a: reader.Group, b: reader.Group) -> Verdict:
+  if len(a.elements) != len(b.elements):
+    return False
+  inside = _all(map(_same, a.elements, b.elements))
+  if (a.opening, a.closing) == (b.opening, b.closing):
+    return inside
+  return False if inside is False or len(a.elements) == 2 else None
+
+
+def _same_collection(a: reader.Answer, b: reader.Answer) -> Verdict:
+  if isinstance(a, reader.Collection) and isinstance(b, reader.Collection):
+    if a.union and b.union and len(a.elements) != len(b.elements):
+      return None  # parts may meet
+    if a.union != b.union:
+      return None
+    return _same_unordered(_members(a), _members(b))
+  if isinstance(a, reader.Collection):
+    a, b = b, a
+  if not isinstance(b, reader.Collection):
+    raise TypeError(b)
+  if b.union or isinstance(a, reader.Group):
+    return None
+  return _same_unordered(_expanded(a), _members(b))
+
+
+def _members(collection: reader.Collection) -> list[reader.Answer]:
+  return [x for e in collection.elements for x in _expanded(e)]
+
+
+def _same_unordered(
+  a: Sequence[reader.Answer], b: Sequence[reader.Answer]
+) -> Verdict:
+  """Returns whether each of a is one of b and each of b one of a."""
+  verdicts = [[_same(x, y) for y in b] for x in a]
+  rows = [*verdicts, *zip(*verdicts)]
+  if all(True in row for row in rows):
+    return True if len(a) == len(b) else None
+  return None if any(True not in row and None in row for row in rows) else False
+
+
+def _expanded(answer: reader.Answer) -> list[reader.Answer]:
+  r"""Returns the two values of one with \pm, else the answer alone."""
+  if not isinstance(answer, reader.Element):
+    return [answer]
+  if not _has_plus_minus(answer.value):
+    return [answer]
+  return [
+    dataclasses.replace(answer, value=_with_sign(answer.value, sign))
+    for sign in "+-"
+  ]
+
+
+def _has_plus_minus(node: Any) -> bool:
+  return isinstance(node, Node) and (
+    node.kind == "plus_minus" or any(map(_has_plus_minus, node.parts))
+  )
+
+
+def _with_sign(node: Any, sign: str) -> Any:
+  if not isinstance(node, Node):
+    return node
+  parts = tuple(_with_sign(part, sign) for part in node.parts)
+  if node.kind == "plus_minus":
+    return parts[0] if sign == "+" else Node("negative", parts)
+  return Node(node.kind, parts)
+
+
+def _same_matrix(a: reader.Answer, b: reader.Answer) -> Verdict:
+  if not (isinstance(a, reader.Matrix) and isinstance(b, reader.Matrix)):
+    return None
+  if list(map(len, a.rows)) != list(map(len, b.rows)):
+    return False
+  return _all(
+    _same(x, y)
+    for one, two in zip(a.rows, b.rows)
+    for x, y in zip(one, two, strict=True)
+  )
+
+
+def _same_numeral(a: reader.Answer, b: reader.Answer) -> Verdict:
+  """Returns whether digits are the same; a base may be missing on one side."""
+  if isinstance(a, reader.Numeral) and isinstance(b, reader.Numeral):
+    return a == b
+  if isinstance(b, reader.Numeral):
+    a, b = b, a
+  if not isinstance(a, reader.Numeral) or not isinstance(b, reader.Element):
+    return None
+  if b.value.kind != "number":
+    return None
+  return b.value.parts[0] == Fraction(a.digits)
+
+
+# --- Values -------------------------------------------------------------------
+
+
+def _same_element(a: reader.Element, b: reader.Element) -> Verdict:
+  verdict = _same_value(a.value, b.value)
+  if verdict is False and bool(a.letters) != bool(b.letters):
+    plain = b.value if a.letters else a.value
+    return False if any(_variables(plain)) else None
+  if not verdict:
+    return verdict
+  if a.unit and b.unit and a.unit != b.unit:
+    vague = "unit" in f"{a.unit} {b.unit}".split()
+    rate = a.unit.startswith(f"{b.unit} per") or b.unit.startswith(
+      f"{a.unit} per"
+    )
+    return None if vague or rate else False
+  if a.name and b.name and a.name != b.name:
+    return False if len(a.name) == len(b.name) == 1 else None
+  return True
+
+
+def _same_value(a: Node, b: Node) -> Verdict:
+  infinities = [_infinity(node) for node in (a, b)]
+  if any(infinities):
+    return infinities[0] == infinities[1]
+  names = sorted({*_variables(a), *_variables(b)})
+  verdicts = []
+  for i in range(2 * _NUM_POINTS if names else 1):
+    point = _point(names, i)
+    try:
+      verdicts.append(
+        values.same_number(values.value_of(a, point), values.value_of(b, point))
+      )
+    except values.Undefined:
+      verdicts.append(None)
+  positive = _all(iter(verdicts[:_NUM_POINTS]))
+  if not positive:
+    return positive
+  # sqrt(x^2) is x for positive x alone: whether that counts isn't told here.
+  return True if all(verdicts) else None
+
+
+def _infinity(node: Node) -> int:
+  """Returns 1 or -1 for an infinity, else 0."""
+  if node.kind == "negative":
+    return -_infinity(node.parts[0])
+  return int(node.kind == "infinity")
+
+
+def _variables(node: Any) -> Iterator[str]:
+  if isinstance(node, Node):
+    if node.kind == "variable":
+      yield node.parts[0]
+    for part in node.parts:
+      yield from _variables(part)
+
+
+def _point(names: Sequence[str], number: int) -> dict[str, Fraction]:
+  """Returns values of variables; positive ones for the first numbers."""
+  return {name: _coordinate(name, number) for name in names}
+
+
+@functools.lru_cache(maxsize=4096)
+def _coordinate(name: str, number: int) -> Fraction:
+  random_number = random.Random(f"{name} {number}")
+  value = Fraction(random_number.randrange(1_000, 9_000), 2_003)
+  negative = number >= _NUM_POINTS and random_number.random() < 0.7
+  return -value if negative else value
+
+
+# --- Relations ----------------------------------------------------------------
+
+
+def _same_relation(a: reader.Answer, b: reader.Answer) -> Verdict:
+  """Returns whether two relations are the same but for a factor.
+
+  Others may have the same solutions, unless both are linear.
+  """
+  one, two = _relation(a), _relation(b)
+  if one is None or two is None:
+    return None
+  names = sorted({*_variables(one.left), *_variables(one.right)})
+  if names != sorted({*_variables(two.left), *_variables(two.right)}):
+    return None
+  try:
+    ratios = []
+    for i in range(2 * _NUM_POINTS):
+      point = _point(names, i)
+      ratios.append(values.quotient(_gap(two, point), _gap(one, point)))
+    linear = _is_linear(one, names) and _is_linear(two, names)
+  except values.Undefined:
+    return None
+  constant = _all(values.same_number(ratio, ratios[0]) for ratio in ratios)
+  if constant is None or (constant is False and not linear):
+    return None
+  if not constant or one.sign != two.sign:
+    return False
+  if one.sign in ("=", "!="):
+    return True
+  return ratios[0] > 0 if isinstance(ratios[0], Fraction) else None
+
+
+def _relation(answer: reader.Answer) -> reader.Relation | None:
+  if isinstance(answer, reader.Relation):
+    return answer
+  if isinstance(answer, reader.Element) and len(answer.name) == 1:
+    return reader.Relation("=", Node("variable", (answer.name,)), answer.value)
+  return None
+
+
+def _gap(relation: reader.Relation, point: dict[str, Fraction]) -> Any:
+  left = values.value_of(relation.left, point)
+  return values.difference(left, values.value_of(relation.right, point))
+
+
+def _is_linear(relation: reader.Relation, names: Sequence[str]) -> bool:
+  """Returns whether the sides' difference is linear in all variables."""
+  zero = dict.fromkeys(names, Fraction(0))
+  x, y = _point(names, 0), _point(names, 1)
+  both = {name: x[name] + y[name] for name in names}
+  gaps = [_gap(relation, point) for point in (zero, x, y, both)]
+  if not all(isinstance(gap, Fraction) for gap in gaps):
+    return False
+  return gaps[3] - gaps[2] - gaps[1] + gaps[0] == 0
