@@ -7,7 +7,9 @@ call of the reward model scores them (children.py). A budget may leave some out
 (known_tokens.py). The rule is the only part in which strategies differ.
 
 What a node is depends on its problem, its path and the seed alone. So a tree
-doesn't depend on the other problems, their order or their number.
+doesn't depend on the other problems, their order or their number; the scores of
+a model may in their last digits, because it computes problems together. They
+never depend on an earlier search.
 """
 
 from __future__ import annotations
@@ -129,10 +131,11 @@ def extend(
 ) -> list[tree_lib.Tree]:
   """Returns trees after further rounds, of which `search` makes all.
 
-  A tree that was saved (records.py) goes on as if it had never stopped. One
-  thing differs: of steps that looked ahead the texts between them aren't saved.
-  So with lookahead and a policy that writes text, tokens of the scorer may count
-  as read once more.
+  A tree that was saved (records.py) goes on as if it had never stopped. Two
+  things differ. A scorer that keeps what it reads begins empty, so the last
+  digits of scores may be others. And of steps that looked ahead the texts
+  between them aren't saved: with lookahead and a policy that writes text, tokens
+  of the scorer may count as read once more.
 
   Args:
     trees: The trees so far.
@@ -149,6 +152,7 @@ def extend(
   Raises:
     InputError: See search.
   """
+  verifier.forget()
   run = _Run(rule, policies, verifier, limits)
   searches = [run.begin(tree) for tree in trees]
   rounds = 0

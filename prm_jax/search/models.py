@@ -60,12 +60,15 @@ class Verifier:
     aggregate: How step scores become a solution's score; see voting.aggregate.
     encode: The ids that are read up to the last score; None if they aren't known.
     cost: The FLOPs of a token; None if they aren't known.
+    forget: Drops what scoring has kept. It is called before each search, so
+      that no score depends on what was searched before.
   """
 
   score: schema.Score
   aggregate: str = "product"
   encode: Encode | None = None
   cost: bill_lib.Cost | None = None
+  forget: Callable[[], None] = lambda: None
 
 
 def of_sampler(
@@ -126,7 +129,7 @@ def of_scorer(
   cache_tokens: int = 65_536,
   watch: Callable[[cached_scorer.Work], None] = lambda work: None,
 ) -> Verifier:
-  """Returns a reward model that keeps what it has read in a prefix cache.
+  """Returns a reward model that keeps what it reads in a search.
 
   An implicit PRM, whose scores are sums over whole solutions, is used without a
   cache, and its cost isn't known: it reads each solution whole, with two models.
@@ -134,7 +137,7 @@ def of_scorer(
   Args:
     scorer: The reward model.
     aggregate: How step scores become a solution's score; None is the scorer's.
-    cache_tokens: The room of the cache, in tokens.
+    cache_tokens: The room of the prefix cache, in tokens.
     watch: Called after each call with the work that it took.
 
   Returns:
@@ -158,4 +161,4 @@ def of_scorer(
     watch(cached.work - before)
     return rows
 
-  return Verifier(score, aggregate, encode, cost)
+  return Verifier(score, aggregate, encode, cost, cached.clear)

@@ -28,8 +28,13 @@ MODEL = model_config.ModelConfig(
 )
 
 
-def write(folder: pathlib.Path) -> pathlib.Path:
-  """Writes the checkpoint folders policy/ and prm/, and returns the folder."""
+def write(folder: pathlib.Path, max_tokens: int = 64) -> pathlib.Path:
+  """Writes the checkpoint folders policy/ and prm/, and returns the folder.
+
+  Args:
+    folder: The folder.
+    max_tokens: The longest solution in tokens.
+  """
   for name, program, heads in (
     ("policy", "sft", ()),
     ("prm", "prm", ("step",)),
@@ -52,7 +57,9 @@ def write(folder: pathlib.Path) -> pathlib.Path:
       model_json.Description(
         program=program,
         model=MODEL,
-        encoding=dataclasses.asdict(encoding.EncodingConfig(max_tokens=64)),
+        encoding=dataclasses.asdict(
+          encoding.EncodingConfig(max_tokens=max_tokens)
+        ),
         tokenizer=BYTES.save(where),
         aggregate="min",
       ),

@@ -1,0 +1,113 @@
+"""A search that was stopped anywhere writes the bytes of one that wasn't.
+
+Its PRM has random weights and the cache of a real one. So the last digits of a
+score show if anything outlives a batch.
+"""
+
+import contextlib
+import functools
+import json
+
+import numpy as np
+import pytest
+import random_models
+
+from prm_jax.cli import main
+from prm_jax.cli import policies
+from prm_jax.inference import prefix_shapes
+from prm_jax.inference import score_sources
+from prm_jax.search import models as search_models
+from prm_jax.testbed import arithmetic
+from prm_jax.testbed import policy
+
+CALIBRATION = dict(intercept=0.5, slope=0.1, quantile=0.1)
+# chunk_guidance has imported policies: huggingface/test_search_published.py.
+COMMANDS = dict(
+  best_of_n=["--num=3"],
+  beam=["--keep=2", "--expand=2"],
+  dvts=["--trees=2", "--expand=2"],
+  rebase=["--width=3"],
+  particle_filter=["--num=3"],
+  mcts=["--simulations=2", "--expand=2"],
+  reject_resample=["--attempts=2", "--threshold=0.6"],
+  speculate=["--draft=weak", "--threshold=0.6"],
+  adaptive_best_of_n=["--pilot=2", "--most=4", "--calibration=fitted.json"],
+  verify=["--attempts=3", "--threshold=0.6"],
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """Returns a folder with prm/, problems and a calibration."""
+  where = random_models.write(tmp_path_factory.mktemp("models"), 256)
+  made = arithmetic.problems(
+    5, "test", arithmetic.Task(max_turns=4), np.random.default_rng(0)
+  )
+  (where / "problems.jsonl").write_text(
+    "".join(
+      json.dumps(dict(id=p.id, problem=p.problem, answer=p.answer)) + "\n"
+      for p in made
+    )
+  )
+  (where / "fitted.json").write_text(json.dumps(dict(calibration=CALIBRATION)))
+  return where
+
+
+_load = functools.cache(score_sources.load)
+
+
+@pytest.fixture(autouse=True)
+def annotators(monkeypatch, folder):
+  """Puts the annotator in the place of policies; "weak" slips more often."""
+
+  @contextlib.contextmanager
+  def searched(args, counts):
+    del counts
+    slips = dict(slip_shift=0.5) if args.policy == "weak" else {}
+    annotator = policy.Annotator(arithmetic.Task(**slips), args.seed)
+    yield (
+      search_models.Policy(
+        *(annotator.step, annotator.whole, annotator.step, annotator.encode)
+      ),
+      dict(policy=args.policy, seed=args.seed),
+    )
+
+  monkeypatch.setattr(policies, "searched", searched)
+  # For time: few programs are compiled, and the PRM is read once.
+  monkeypatch.setattr(prefix_shapes, "_LEAST_TOKENS", 64)
+  monkeypatch.setattr(prefix_shapes, "_ROWS", (4, 1))
+  monkeypatch.setattr(score_sources, "load", _load)
+  monkeypatch.chdir(folder)
+
+
+@pytest.fixture(scope="module")
+def parser():
+  return main._parser()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_search_cut_anywhere_resumes_to_the_same_bytes(
+  name, parser, tmp_path, capsys
+):
+  output = tmp_path / "found.jsonl"
+  words = ("verify", "run") if name == "verify" else ("search", name)
+  argv = [
+    *(*words, "--policy=strong", "--scorer=prm", "--input=problems.jsonl"),
+    *(f"--output={output}", "--batch=2", "--cache_tokens=4096"),
+    *COMMANDS[name],
+  ]
+
+  def run():
+    args = parser.parse_args(argv)
+    args.run(args)
+    return output.read_bytes()
+
+  whole = run()
+  journal = tmp_path / "found.jsonl.journal"
+  head, first, second, _ = journal.read_bytes().splitlines(keepends=True)
+  for kept in ([first], [first, second[:40]], [first, second]):
+    output.unlink()
+    journal.write_bytes(b"".join([head, *kept]))
+    assert run() == whole
+    done = 2 * len([x for x in kept if x.endswith(b"\n")])
+    assert f"resumes after {done} problems" in capsys.readouterr().out
