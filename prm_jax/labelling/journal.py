@@ -191,10 +191,14 @@ def run(
     DiskFullError: The disk is full. The journal keeps what it has.
     PreemptedError: SIGTERM came. The journal keeps what it has.
   """
-  left = [s for s in solutions if s.id not in journal.ids]
   done, work = 0, Counter(journal.work)
   with preemption.noticed():
-    for batch in batches(left, batch_size):
+    for whole in batches(solutions, batch_size):
+      # Those of an uninterrupted run, whatever the journal lacks: what a model
+      # computes together changes the last digits.
+      batch = [s for s in whole if s.id not in journal.ids]
+      if not batch:
+        continue
       preemption.check()
       labelled, spent = label(batch)
       _check_labelled(batch, labelled, are_new)

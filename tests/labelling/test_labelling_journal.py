@@ -6,11 +6,14 @@ import errno
 import hashlib
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 import pytest
 
@@ -327,6 +330,38 @@ def test_a_damaged_batch_is_labelled_again_and_no_other(
     content = path.read_bytes().splitlines(keepends=True)
     assert content[2] == bad and content[-1] == lines[2]
     assert len(content) == len(lines) + 1
+
+
+@settings(max_examples=25)
+@given(
+  problems=st.lists(st.integers(0, 5), min_size=1, max_size=12),
+  batch_size=st.integers(1, 6),
+  data=st.data(),
+)
+def test_whatever_lines_are_lost_their_batches_come_again_as_they_were(
+  problems, batch_size, data
+):
+  """So a model computes the same solutions together."""
+  solutions = [
+    schema.Solution(str(i), str(p), ("a", "b")) for i, p in enumerate(problems)
+  ]
+  batches = list(journal.batches(solutions, batch_size))
+  lost = data.draw(st.sets(st.sampled_from(range(len(batches)))))
+  with tempfile.TemporaryDirectory() as folder:
+    output = pathlib.Path(folder, "out.jsonl")
+    _run(output, solutions, batch_size=batch_size)
+    path = journal.path_of(output)
+    head, *lines = path.read_bytes().splitlines(keepends=True)
+    kept = [line for i, line in enumerate(lines) if i not in lost]
+    path.write_bytes(b"".join([head, *kept]))
+    again = []
+
+    def noting(batch):
+      again.append(batch)
+      return [dataclasses.replace(s, labels=(1.0, 1.0)) for s in batch], {}
+
+    _run(output, solutions, batch_size=batch_size, label=noting)
+  assert again == [batches[i] for i in sorted(lost)]
 
 
 def test_a_lost_batch_is_labelled_again_and_a_repeated_one_refused(
