@@ -103,7 +103,8 @@ def search(args: argparse.Namespace) -> None:
 def verify(args: argparse.Namespace) -> None:
   _check_outputs(args)
   threshold, attempts = search_results.read_threshold(args.threshold)
-  rule = rules.AcceptFirst(threshold, args.attempts or attempts or 8)
+  attempts = args.attempts or attempts or rules.AcceptFirst.attempts
+  rule = rules.AcceptFirst(threshold, attempts)
   fields = dict(threshold=rule.threshold, attempts=rule.attempts)
   found = _run(args, rule, fields)
   accepted = [s for s in found if s.extra["candidates"]]
@@ -164,15 +165,11 @@ def _plain(value: Any) -> Any:
 
 
 def _limits(args: argparse.Namespace) -> engine.Limits:
-  given = vars(args)
-  flops = args.budget_flops
-  return engine.Limits(
-    max_steps=given.get("max_steps", 64),
-    max_tokens=args.max_tokens,
-    budget_tokens=args.budget_tokens,
-    budget_flops=None if flops is None else int(flops),
-    lookahead=given.get("lookahead", 0),
-  )
+  names = {field.name for field in dataclasses.fields(engine.Limits)}
+  given = {name: x for name, x in vars(args).items() if name in names}
+  if args.budget_flops is not None:
+    given["budget_flops"] = int(args.budget_flops)
+  return engine.Limits(**given)
 
 
 def timing_path(args: argparse.Namespace) -> pathlib.Path:

@@ -32,7 +32,8 @@ class MCTS:
   is the mean of their scores. Where all below has ended, no simulation goes.
 
   Args:
-    simulations: The number of simulations.
+    simulations: The number of simulations. With their defaults 4 of 4 children
+      sample about as many tokens as 16 solutions, which other rules draw.
     expand: The number of children that a node gets.
     exploration: The constant c.
     prior: What P is. policy: the geometric mean of the probabilities of the
@@ -42,7 +43,7 @@ class MCTS:
     InputError: A number is out of range, or `prior` is unknown.
   """
 
-  simulations: int = 16
+  simulations: int = 4
   expand: int = 4
   exploration: float = 1.25
   prior: str = "policy"

@@ -1,0 +1,110 @@
+"""An option's default is that of the Python call to which its value goes."""
+
+import inspect
+import pathlib
+import re
+
+import command_options
+import pytest
+
+from prm_jax.cli import search
+from prm_jax.cli import strategy_arguments
+from prm_jax.data import encoding
+from prm_jax.device_check import run as device_check
+from prm_jax.evaluation import acceptance
+from prm_jax.inference import drawing
+from prm_jax.inference import engine as sampling_engine
+from prm_jax.inference import remote
+from prm_jax.inference import scorer
+from prm_jax.labelling import active_selection
+from prm_jax.labelling import consensus
+from prm_jax.labelling import llm_judge
+from prm_jax.labelling import monte_carlo
+from prm_jax.labelling import omega_tree
+from prm_jax.search import adaptive
+from prm_jax.search import chunks
+from prm_jax.search import engine
+from prm_jax.search import models
+from prm_jax.search import rules
+from prm_jax.search import solutions
+from prm_jax.serving import limits
+
+ROOT = pathlib.Path(__file__).parents[2]
+COMMANDS = command_options.commands()
+SAMPLES = (
+  drawing.Sampling,
+  sampling_engine.Engine,
+  *(remote.Endpoint, remote.Template),
+)
+SEARCHES = (*SAMPLES, engine.Limits, models.of_scorer, solutions.results)
+SCORES = (scorer.load, scorer.Scorer)
+LABELS = (encoding.EncodingConfig, encoding.LabelPolicy)
+# What is called with the options of a command, by the beginning of its name.
+CALLED = {
+  **{f"search {x}": (rule, *SEARCHES) for x, rule in search._RULES.items()},
+  "search chunk_guidance": (chunks.of_policy, *SEARCHES),
+  "search calibrate": (adaptive.fit, adaptive.AdaptiveBestOfN),
+  "verify run": (rules.AcceptFirst, *SEARCHES),
+  "verify choose": (rules.AcceptFirst, acceptance.curve),
+  "label monte_carlo": (monte_carlo.Options, *SAMPLES),
+  "label omega_prm": (omega_tree.Options, *SAMPLES),
+  "label judge": (llm_judge.label, *SAMPLES),
+  "label consensus": (consensus.agree,),
+  "label select": (active_selection.most_convincing, *SCORES),
+  "sample": SAMPLES,
+  "score": SCORES,
+  "serve": (limits.Limits,),
+  "check-device": (device_check.Options,),
+  "data": LABELS,
+  "eval": (*LABELS, *SCORES),
+}
+
+
+def _defaults(called):
+  """Returns the defaults of a dataclass's fields or a function's arguments."""
+  return {
+    name: parameter.default
+    for name, parameter in inspect.signature(called).parameters.items()
+    if parameter.default not in (inspect.Parameter.empty, None)
+  }
+
+
+def _shown(action):
+  """Returns an option's default, or the number that its help names as one."""
+  if action.default is not None:
+    return action.default
+  number = re.search(r"default: (?:.* else )?([\d.]*\d)\)", action.help or "")
+  return number and float(number[1])
+
+
+def _both(name):
+  """Yields the options with two defaults, and where the other one is."""
+  for called in CALLED.get(name, CALLED.get(name.split()[0], ())):
+    defaults = _defaults(called)
+    for action in COMMANDS[name]._actions:
+      shown = _shown(action)
+      if action.dest in defaults and not (action.required or shown is None):
+        where = f"{called.__module__}.{called.__qualname__}: {action.dest}"
+        yield where, shown, defaults[action.dest]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_options_default_is_that_of_the_call_it_is_for(name):
+  for where, shown, default in _both(name):
+    assert shown == default, where
+
+
+@pytest.mark.parametrize("name", strategy_arguments.STRATEGIES)
+def test_a_strategys_options_have_defaults_in_python_and_on_its_page(name):
+  options = strategy_arguments.STRATEGIES[name].options
+  own = {where.rpartition(" ")[2] for where, *_ in _both(f"search {name}")}
+  # Chunks are a beam of solutions whose steps are tokens; see search._RULES.
+  apart = {"expand", "chunk_tokens"} if name == "chunk_guidance" else set()
+  assert {x for x in options if options[x].default is not None} - own == apart
+  page = (ROOT / "docs/search.md").read_text()
+  row = re.search(rf"^\| `{name}` \|.*\| `(.*)` \|$", page, re.MULTILINE)
+  told = dict(x.removeprefix("--").split("=") for x in row[1].split())
+  for option, value in options.items():
+    if value.default is not None:
+      kind = type(value.default)
+      assert kind(told[option]) == value.default
