@@ -58,7 +58,8 @@ def _add_kind(
     "where FILE, of any other form, has the fields of a solution: problem and"
     " steps, and if it has them id, labels, ratings, first_error (from 0) or"
     " first_error_from_1, answer, outcome, source; separator is what stands"
-    " between the steps of one text; docs/data.md explains it. For other"
+    " between the steps of one text, none what a first error says if no step is"
+    " wrong; docs/data.md explains it. For other"
     " commands write --format='map(...)'",
     metavar="problem=FIELD,steps=FIELD,..",
   )

@@ -8,6 +8,7 @@ One of NAMES is to the left of =, and where a record has it to the right:
   a.*           every entry of the list or object a; a.*.b is the field b of each
   a+b           the text of both, with a line break between them
   separator=\n  what stands between steps, if they are one text
+  none=0        what a first error says if no step is wrong, beside -1 and N/A
 
 rows=PATH says where in a file of one object its records are, as rows=data or
 rows=*.*. A comma in a separator is written \x2c.
@@ -15,9 +16,11 @@ rows=*.*. A comma in a separator is written \x2c.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import functools
+import logging
 import re
 import reprlib
 from typing import Any
@@ -28,11 +31,15 @@ from prm_jax.data.formats import fields
 from prm_jax.data.formats import record_files
 from prm_jax.runtime import files
 
+_logger = logging.getLogger(__name__)
+
+# The number of the first step, for each way to count first errors.
+_FIRST_STEP = {"first_error": 0, "first_error_from_1": 1}
 NAMES = (
-  *("problem", "steps", "id", "labels", "ratings", "first_error"),
-  *("first_error_from_1", "answer", "outcome", "source", "separator", "rows"),
+  *("problem", "steps", "id", "labels", "ratings", *_FIRST_STEP, "answer"),
+  *("outcome", "source", "separator", "none", "rows"),
 )
-_OF_STEPS = ("labels", "ratings", "first_error", "first_error_from_1")
+_OF_STEPS = ("labels", "ratings", *_FIRST_STEP)
 _RIGHT = ("true", "correct", "right", "yes", "1", "+")
 _WRONG = ("false", "incorrect", "wrong", "no", "0", "-")
 # What stands for no wrong step where a number would stand.
@@ -49,15 +56,18 @@ class FieldMapping:
       list.
     rows: Where the records are in a file of one object; None if each object of
       the file is a record.
+    none: What a first error says if no step is wrong, in addition to -1 and
+      N/A; None if nothing else does.
 
   Raises:
-    InputError: A name is unknown, problem or steps are missing, or two fields
-      say which steps are right.
+    InputError: A name is unknown, problem or steps are missing, two fields say
+      which steps are right, or `none` has no first error to be one of.
   """
 
   paths: Mapping[str, str]
   separator: str | None = None
   rows: str | None = None
+  none: str | None = None
 
   def __post_init__(self):
     for name, path in self.paths.items():
@@ -77,6 +87,15 @@ class FieldMapping:
       )
     if self.separator == "":
       raise errors.InputError("`map`: the separator is empty; give a text")
+    if self.none == "":
+      raise errors.InputError(
+        "`map`: none is empty; give the value that says that no step is wrong"
+      )
+    if self.none is not None and not _FIRST_STEP.keys() & told:
+      raise errors.InputError(
+        f"`map`: none={self.none} is a value of the first error; give"
+        f" {' or '.join(f'{name}=FIELD' for name in _FIRST_STEP)} with it"
+      )
 
 
 def parse_mapping(text: str) -> FieldMapping:
@@ -96,10 +115,11 @@ def parse_mapping(text: str) -> FieldMapping:
         " problem=FIELD,steps=FIELD,..., each once"
       )
     paths[name] = path if name == "separator" else path.strip()
-  separator, rows = paths.pop("separator", None), paths.pop("rows", None)
+  separator = paths.pop("separator", None)
   if separator is not None:
     separator = _unescaped(separator)
-  return FieldMapping(paths, separator, rows)
+  rows, none = paths.pop("rows", None), paths.pop("none", None)
+  return FieldMapping(paths, separator, rows, none)
 
 
 def read(
@@ -109,9 +129,12 @@ def read(
 
   Labels are P(correct so far) in [0, 1], true and false, or a word for either.
   first_error is the index of the first wrong step, from 0 (first_error_from_1:
-  from 1); -1 or a text such as "N/A" says that no step is wrong, and null that
-  it isn't known. Steps after the first wrong one have no label. Fields that
-  aren't mapped are kept in extra["fields"].
+  from 1); -1, a text such as "N/A" or the mapping's `none` says that no step is
+  wrong, and null that it isn't known. Steps after the first wrong one have no
+  label. Fields that aren't mapped are kept in extra["fields"].
+
+  A warning is logged after the last record if 0 seems to say that no step is
+  wrong and is read as an error in the first step.
 
   Args:
     path: The file: JSON Lines, indented JSON or Parquet.
@@ -124,24 +147,34 @@ def read(
     InputError: A record lacks a field, or has one of another form.
   """
   seen: dict[str, str] = {}
+  first_errors: Counter[int] = Counter()
   # Of a.b the whole object a is kept.
   whole = [part for x in mapping.paths.values() for part in x.split("+")]
   for where, record in _records(path, mapping.rows):
     get = functools.partial(_mapped, record, where, mapping.paths)
     problem = get("problem", _text)
     steps = _steps(get("steps", _as_is), where, mapping)
+    error = _first_error(get, mapping, len(steps))
+    if error is not None:
+      first_errors[error] += 1
+      labels = fields.labels_until(error, len(steps))
+    else:
+      listed = get("labels", _probabilities)
+      labels = _one_each(listed, "labels", where, len(steps))
     name = get("id", _identity) or fields.row_id("map", path, where)
     yield schema.Solution(
       id=fields.unique_id(seen, name, where),
       problem=problem,
       steps=steps,
-      labels=_labels(get, where, len(steps)),
+      labels=labels,
       ratings=_one_each(get("ratings", _ratings), "ratings", where, len(steps)),
       answer=get("answer", _identity),
       outcome=get("outcome", _truth),
       source=get("source", _text) or "map",
       extra={"group": fields.group(problem)} | fields.beyond(record, *whole),
     )
+  if "first_error" in mapping.paths:
+    _warn_of_zeros(path, mapping.paths["first_error"], first_errors)
 
 
 def _records(
@@ -248,7 +281,7 @@ def _identity(value: Any) -> str:
 def _truth(value: Any) -> bool | None:
   if isinstance(value, str) and not value.strip():
     return None
-  word = str(value).strip().lower().removesuffix(".0")
+  word = _word(value)
   if isinstance(value, str | bool | int | float) and word in _RIGHT + _WRONG:
     return word in _RIGHT
   raise ValueError(f"expected one of {', '.join(_RIGHT + _WRONG)}")
@@ -264,7 +297,7 @@ def _steps(value: Any, where: str, mapping: FieldMapping) -> tuple[str, ...]:
     parts = [part.strip() for part in value.split(mapping.separator)]
     while parts and not parts[-1]:
       parts.pop()
-    if "" in parts and {"first_error", "first_error_from_1"} & {*mapping.paths}:
+    if "" in parts and _FIRST_STEP.keys() & mapping.paths.keys():
       raise errors.InputError(
         f"{where}: step {parts.index('')} (from 0) is blank, so the number of"
         " the first error is in doubt; take the blank steps out"
@@ -273,41 +306,99 @@ def _steps(value: Any, where: str, mapping: FieldMapping) -> tuple[str, ...]:
   return fields.texts(dict(steps=value), where, "steps")
 
 
-def _labels(
-  get: Callable[..., Any], where: str, num_steps: int
-) -> tuple[float | None, ...] | None:
-  for name, base in (("first_error", 0), ("first_error_from_1", 1)):
-    error = get(name, _index)
-    if error is not None:
-      return _until(error, base, where, num_steps)
-  return _one_each(get("labels", _probabilities), "labels", where, num_steps)
+def _first_error(
+  get: Callable[..., Any], mapping: FieldMapping, num_steps: int
+) -> int | None:
+  """Returns the index of the first wrong step, from 0, -1 if none is.
+
+  Returns None if the record or the mapping doesn't say.
+  """
+  for name, base in _FIRST_STEP.items():
+    if name in mapping.paths:
+      steps = range(base, base + num_steps)
+      return get(
+        name, functools.partial(_index, steps=steps, none=mapping.none)
+      )
+  return None
 
 
-def _index(value: Any) -> int | None:
-  """Returns a step's number, -1 if no step is wrong, None for a blank text."""
-  word = str(value).strip().lower().removesuffix(".0")
+def _index(value: Any, steps: range, none: str | None) -> int | None:
+  """Returns a step's index from 0, -1 if no step is wrong, None for a blank.
+
+  Args:
+    value: What a record says.
+    steps: The numbers of its steps.
+    none: What says that no step is wrong, in addition to _NO_ERROR.
+  """
+  word = _word(value)
   if not word:
     return None
-  if not isinstance(value, bool | list | dict) and word in _NO_ERROR:
+  is_number = not isinstance(value, bool) and re.fullmatch(r"\d{1,9}", word)
+  is_step = bool(is_number) and int(word) in steps
+  is_none = none is not None and word == _word(none)
+  if is_step and is_none:
+    advice = f"none={none} has no place here"
+    if word == "0":
+      advice = "if steps count from 1, map first_error_from_1"
+    raise ValueError(f"a step's number, counted from {steps.start}; {advice}")
+  if is_step:
+    return int(word) - steps.start
+  plain = not isinstance(value, bool | list | dict)
+  if is_none or (plain and word in _NO_ERROR):
     return -1
-  if isinstance(value, bool) or not re.fullmatch(r"\d{1,9}", word):
+  if not is_number:
     raise ValueError(
-      "expected the number of a step, or -1 or N/A if none is wrong"
+      "expected the number of a step, or -1 or N/A if none is wrong; another"
+      " value for that is none=VALUE"
     )
-  return int(word)
+  raise ValueError(
+    f"the {len(steps)} steps are counted from {steps.start};"
+    f" {_other_readings(int(word), steps)}"
+  )
 
 
-def _until(
-  error: int, base: int, where: str, num_steps: int
-) -> tuple[float | None, ...]:
-  """Returns the labels if the first error is that step, counted from base."""
-  if error >= 0 and not base <= error < num_steps + base:
-    other = "first_error" if base else "first_error_from_1"
-    raise errors.InputError(
-      f"{where}: the first wrong step is {error}, of {num_steps} steps counted"
-      f" from {base}; to count from {1 - base}, map {other}"
+def _other_readings(number: int, steps: range) -> str:
+  """Returns what a number that is no step's may say, as advice."""
+  if steps.start and not number:
+    return (
+      "if 0 says that no step is wrong, add none=0; to count from 0, map"
+      " first_error"
     )
-  return fields.labels_until(error - base if error >= 0 else -1, num_steps)
+  if not steps.start and number == len(steps):
+    return (
+      "to count from 1, map first_error_from_1, and add none=0 if 0 says that no"
+      " step is wrong"
+    )
+  return f"if {number} says that no step is wrong, add none={number}"
+
+
+def _word(value: Any) -> str:
+  """Returns a value as a word that is compared."""
+  return str(value).strip().lower().removesuffix(".0")
+
+
+# Of wrong solutions in ProcessBench a fifth are wrong in the first step.
+_MANY_ZEROS = 0.25
+
+
+def _warn_of_zeros(
+  path: files.PathLike, name: str, first_errors: Counter[int]
+) -> None:
+  """Warns if 0 may say that no step is wrong, and was read as the first step.
+
+  Args:
+    path: The file.
+    name: The path of the field.
+    first_errors: How many records say which index, -1 for no step.
+  """
+  zeros, num_told = first_errors[0], first_errors.total()
+  if first_errors[-1] or zeros < 3 or zeros < _MANY_ZEROS * num_told:
+    return
+  _logger.warning(
+    f"{path}: of {num_told:,} first errors {zeros:,} are 0, read as an error in"
+    " the first step, and none says that no step is wrong; if 0 says that, map"
+    f" first_error_from_1={name},none=0"
+  )
 
 
 def _probabilities(values: Any) -> list[float | None]:

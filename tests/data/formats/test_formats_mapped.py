@@ -82,17 +82,8 @@ def test_a_first_error_is_right_before_wrong_there_and_unknown_after(
 @pytest.mark.parametrize(
   "name, error, message",
   [
-    (
-      "first_error",
-      2,
-      "counted from 0; to count from 1, map first_error_from_1",
-    ),
-    (
-      "first_error_from_1",
-      0,
-      "counted from 1; to count from 0, map first_error",
-    ),
-    ("first_error_from_1", 3, "first wrong step is 3, of 2 steps"),
+    ("first_error", 3, "the 2 steps are counted from 0; if 3 says that no"),
+    ("first_error_from_1", 3, "the 2 steps are counted from 1; if 3 says"),
     ("first_error", "?", "'e', which `map` takes as first_error, is '?'"),
     ("first_error", True, "is True"),
     ("first_error", 0.5, "is 0.5"),
@@ -102,6 +93,80 @@ def test_a_first_error_outside_the_steps_is_refused(name, error, message, read):
   with pytest.raises(errors.InputError, match=r":1: ") as caught:
     read(f"problem=q,steps=s,{name}=e", dict(q="p", s=["a", "b"], e=error))
   assert message in str(caught.value)
+
+
+# What three solutions of two steps say, and the labels that they have.
+ALL_WRONG_AT = [(0.0, None), (1.0, 0.0), (1.0, 1.0)]
+
+
+@pytest.mark.parametrize(
+  "told, mapping",
+  [
+    ((0, 1, -1), "first_error=e"),
+    ((1, 2, -1), "first_error_from_1=e"),
+    ((1, 2, 0), "first_error_from_1=e,none=0"),
+    (("1", "2", "0.0"), "first_error_from_1=e,none=0"),
+    ((1, 2, "N/A"), "first_error_from_1=e,none=0"),
+    ((0, 1, 99), "first_error=e,none=99"),
+    ((0, 1, "All Right"), "first_error=e,none=all right"),
+    ((0, 1, False), "first_error=e,none=false"),
+  ],
+)
+def test_each_way_to_count_first_errors_has_a_mapping(told, mapping, read):
+  records = [dict(q=f"p{e}", s=["a", "b"], e=e) for e in told]
+  solutions = read(f"problem=q,steps=s,{mapping}", *records)
+  assert [s.labels for s in solutions] == ALL_WRONG_AT
+
+
+@pytest.mark.parametrize("first", ["first_error", "first_error_from_1"])
+def test_the_advice_leads_to_the_mapping_from_1_with_0_for_none(first, read):
+  """Each message is followed as far as it goes, with none=0 where it says."""
+  records = [dict(q=f"p{e}", s=["a", "b"], e=e) for e in (0, 1, 2)]
+  mapping, tried = f"{first}=e", []
+  while mapping not in tried:
+    tried.append(mapping)
+    try:
+      solutions = read(f"problem=q,steps=s,{mapping}", *records)
+    except errors.InputError as e:
+      assert "add none=0" in str(e)
+      if "map first_error_from_1" in str(e):
+        mapping = "first_error_from_1=e"
+      mapping += ",none=0"
+  assert mapping == "first_error_from_1=e,none=0"
+  assert [s.labels for s in solutions] == [ALL_WRONG_AT[i] for i in (2, 0, 1)]
+
+
+def test_a_value_for_none_that_is_a_step_is_refused(read):
+  record = dict(q="p", s=["a", "b"], e=0)
+  with pytest.raises(errors.InputError, match=r"map first_error_from_1$"):
+    read("problem=q,steps=s,first_error=e,none=0", record)
+  record["e"] = 2
+  with pytest.raises(errors.InputError, match=r"none=2 has no place here$"):
+    read("problem=q,steps=s,first_error_from_1=e,none=2", record)
+
+
+@pytest.mark.parametrize(
+  "told, is_warned",
+  [
+    ((0, 0, 0, 1, 2, 1), True),
+    ((0, 0, 0, 1, 2, -1), False),
+    ((0, 0, 1, 2, 1, 2), False),  # few
+    ((0, 0, 0, *(1, 2) * 6), False),  # a fifth, as among wrong solutions
+  ],
+)
+def test_zeros_without_a_word_for_none_are_warned_of(
+  told, is_warned, read, caplog
+):
+  records = [dict(q=f"p{e}", s=["a", "b", "c"], e=e) for e in told]
+  read("problem=q,steps=s,first_error=e", *records)
+  advice = "map first_error_from_1=e,none=0"
+  assert [advice in message for message in caplog.messages] == [
+    True
+  ] * is_warned
+  # From 1 a 0 can't be read in silence.
+  caplog.clear()
+  read("problem=q,steps=s,first_error_from_1=e,none=0", *records)
+  assert not caplog.messages
 
 
 def test_steps_in_one_text_are_cut_at_the_separator(read):
@@ -171,6 +236,8 @@ def test_a_value_of_another_form_is_one_line(value, message, read):
     ("problem=q,steps=s,separator=", "separator is empty"),
     ("problem=q,steps=s,separator=\\", "begins an escape"),
     ("problem=q,steps=s,labels=a,ratings=b", "labels and ratings both"),
+    ("problem=q,steps=s,first_error=e,none=", "none is empty"),
+    ("problem=q,steps=s,labels=e,none=0", "none=0 is a value of the first"),
   ],
 )
 def test_a_mapping_of_another_form_is_refused(mapping, message):
