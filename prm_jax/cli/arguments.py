@@ -164,14 +164,14 @@ class Parser(argparse.ArgumentParser):
     self,
     text: str = "the file of solutions to read",
     *,
-    limit: str = "solutions of --input",
+    limit: str = "the first N solutions of --input",
     **more: Any,
   ) -> None:
     """Adds the input of a command that reads solutions.
 
     Args:
       text: What the input is.
-      limit: What --limit counts.
+      limit: What --limit takes.
       **more: Further arguments of `add_argument`.
     """
     self.add_input(text, **more)
@@ -179,9 +179,7 @@ class Parser(argparse.ArgumentParser):
     self.add_limit(limit)
 
   def add_limit(self, what: str) -> None:
-    self.add_natural(
-      "--limit", f"use only the first N {what} (default: all)", metavar="N"
-    )
+    self.add_natural("--limit", f"use only {what} (default: all)", metavar="N")
 
   def add_dtype(self) -> None:
     self.add_option(

@@ -109,7 +109,7 @@ def add_sample(commands: arguments.Parser) -> None:
   sample.add_option(
     "--grader", arguments.GRADERS, "rules", choices=pool.GRADERS
   )
-  sample.add_limit("problems of --input")
+  sample.add_limit("the first N problems of --input")
   sample.add_dtype()
 
 
@@ -164,14 +164,16 @@ def add_evaluate(commands: arguments.Parser) -> None:
     " nothing is compared)",
     choices=pool.GRADERS,
   )
-  best_of_n.add_solutions(limit="problems of --input, with all their solutions")
+  best_of_n.add_solutions(
+    limit="N problems of --input, drawn by --seed, with all their solutions"
+  )
 
   steps = _add_evaluation(
     evaluate,
     "steps",
     "compare step scores with labels: AUROC, calibration and first errors",
   )
-  steps.add_solutions()
+  steps.add_solutions(limit="N solutions of --input, drawn by --seed")
   steps.add_option("--neutral", arguments.NEUTRAL, default="good")
 
   processbench = _add_evaluation(
@@ -187,7 +189,7 @@ def add_evaluate(commands: arguments.Parser) -> None:
     action="append",
     metavar="SUBSET=FILE",
   )
-  processbench.add_limit("solutions of each --input")
+  processbench.add_limit("N solutions of each --input, drawn by --seed")
   processbench.add_option(
     "--tune_on",
     "the subset, one of --input, on which the threshold is tuned; its own tuned"
@@ -206,7 +208,7 @@ def add_evaluate(commands: arguments.Parser) -> None:
     required=True,
     action="append",
   )
-  prmbench.add_limit("solutions of each --input")
+  prmbench.add_limit("N solutions of each --input, drawn by --seed")
   prmbench.add_option(
     "--format", f"the format of --input; {arguments.FORMATS}", "prmbench"
   )
@@ -233,7 +235,7 @@ def _add_evaluation(
   )
   kind.add_option(
     "--seed",
-    "the seed of the bootstrap confidence intervals",
+    "the seed of the bootstrap confidence intervals, and of what --limit draws",
     default=0,
     type=arguments.seed,
   )

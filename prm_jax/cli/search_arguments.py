@@ -106,7 +106,7 @@ def _add_problems(kind: arguments.Parser) -> None:
     "the file of problems, one JSON object per line with id, problem and, if it"
     " is known, answer"
   )
-  kind.add_limit("problems of --input")
+  kind.add_limit("the first N problems of --input")
   kind.add_output(
     "--output",
     "the JSON Lines file to write, one line for each problem: the chosen"

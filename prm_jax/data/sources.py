@@ -164,13 +164,58 @@ def first(
   """
   if limit is None:
     return list(items)
-  if limit < 1:
-    raise errors.InputError(f"`limit={limit}`: give 1 or more")
+  _check_limit(limit)
   rest = iter(items)
   taken = list(itertools.islice(rest, limit))
   if next(rest, None) is not None:
     _logger.info(f"{where}: the first {limit:,} alone, see `limit`")
   return taken
+
+
+def drawn(
+  items: Iterable[Item],
+  limit: int | None,
+  seed: int,
+  where: object,
+  name: Callable[[Item], str],
+) -> list[Item]:
+  """Returns some of the items, in their order, and logs it if there are more.
+
+  Whether an item is taken depends on the seed and on all items' names, not on
+  their order: published files are sorted, wrong solutions first or class by
+  class, so that their first rows are no sample of them. More items with the
+  same seed include fewer.
+
+  Args:
+    items: The items.
+    limit: Their number; None takes all.
+    seed: The seed of the draw.
+    where: What they are read from.
+    name: Returns the name of an item, each of its own.
+
+  Raises:
+    InputError: The limit is 0.
+  """
+  items = list(items)
+  if limit is None:
+    return items
+  _check_limit(limit)
+
+  def place(i: int) -> bytes:
+    return hashlib.sha256(f"{seed} {name(items[i])}".encode()).digest()
+
+  if limit < len(items):
+    _logger.info(
+      f"{where}: {limit:,} of {len(items):,}, drawn by `seed={seed}`, see"
+      " `limit`"
+    )
+  chosen = sorted(range(len(items)), key=place)[:limit]
+  return [items[i] for i in sorted(chosen)]
+
+
+def _check_limit(limit: int) -> None:
+  if limit < 1:
+    raise errors.InputError(f"`limit={limit}`: give 1 or more")
 
 
 def stream(

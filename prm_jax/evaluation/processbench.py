@@ -101,6 +101,17 @@ def evaluate(
   return step_metrics.defined(result)
 
 
+def can_tune(truth: Sequence[int]) -> bool:
+  """Returns whether some of the solutions have an error, and some have none."""
+  return 0 < sum(error >= 0 for error in truth) < len(truth)
+
+
+def count_errors(truth: Sequence[int]) -> str:
+  """Returns how many solutions have an error, as words for a message."""
+  num = sum(error >= 0 for error in truth)
+  return f"{num} of {len(truth)} solutions have an error"
+
+
 def tune_threshold(step_scores: Scores, truth: Sequence[int]) -> float:
   """Returns the threshold of the best F1 on these solutions.
 
@@ -111,12 +122,11 @@ def tune_threshold(step_scores: Scores, truth: Sequence[int]) -> float:
     InputError: all solutions have an error, or none has.
   """
   first_errors = _checked_truth(step_scores, truth)
-  has_error = first_errors >= 0
-  if has_error.all() or not has_error.any():
+  if not can_tune(truth):
     raise errors.InputError(
-      f"{int(has_error.sum())} of {len(truth)} solutions have an error; tune"
-      " the threshold on a set that has both kinds"
+      f"{count_errors(truth)}; tune the threshold on a set that has both kinds"
     )
+  has_error = first_errors >= 0
   # A solution is a hit for the thresholds above the score of its first error
   # (above nothing, if it has none) up to the lowest score before it.
   above = np.full(len(truth), -np.inf)
@@ -159,19 +169,27 @@ def evaluate_subsets(
 
   {"fixed": {"subsets": {name: evaluate(...)}, "mean_f1", "mean_f1_interval"},
   "tuned": same}. The threshold is tuned on the subset `tune_on`, whose own
-  tuned result is marked in_sample: it isn't a test of anything. "missing"
-  names the published subsets that the mean is without.
+  tuned result is marked in_sample: it isn't a test of anything. "tuned" is
+  None if that subset can't tune one (can_tune). "missing" names the published
+  subsets that the mean is without.
   """
   if tune_on not in step_scores:
     raise errors.InputError(
       f"no subset {tune_on!r} to tune on; have {', '.join(step_scores)}"
     )
-  tuned = tune_threshold(step_scores[tune_on], truth[tune_on])
+  for name, first_errors in truth.items():
+    if not len(first_errors):
+      raise errors.InputError(f"subset {name!r} has no solutions; leave it out")
   report: dict[str, Any] = {
     "tuned_on": tune_on,
     "missing": [name for name in SUBSETS if name not in step_scores],
+    "tuned": None,
   }
-  for kind, threshold in (("fixed", 0.5), ("tuned", tuned)):
+  thresholds = {"fixed": 0.5}
+  if can_tune(truth[tune_on]):
+    on = step_scores[tune_on], truth[tune_on]
+    thresholds["tuned"] = tune_threshold(*on)
+  for kind, threshold in thresholds.items():
     subsets, draws = {}, []
     for i, (name, scores) in enumerate(step_scores.items()):
       units = problems[name] if problems else range(len(truth[name]))
@@ -194,7 +212,8 @@ def evaluate_subsets(
         step_metrics.interval(np.mean(draws, axis=0))
       ),
     }
-  report["tuned"]["subsets"][tune_on]["in_sample"] = True
+  if report["tuned"] is not None:
+    report["tuned"]["subsets"][tune_on]["in_sample"] = True
   return report
 
 

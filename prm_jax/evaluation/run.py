@@ -26,13 +26,28 @@ _logger = logging.getLogger(__name__)
 
 
 def read(
-  format_name: str, path: files.PathLike, limit: int | None = None
+  format_name: str,
+  path: files.PathLike,
+  limit: int | None = None,
+  seed: int = 0,
 ) -> list[schema.Solution]:
-  """Returns the solutions of a file; logs how many are left out, and why."""
-  solutions, left_out = sources.read(format_name, path, limit)
+  """Returns the solutions of a file; logs how many are left out, and why.
+
+  Args:
+    format_name: The format of the file.
+    path: The file.
+    limit: The number of solutions to draw; None takes all.
+    seed: The seed of the draw.
+
+  Raises:
+    InputError: The file has no solution, or sources.read refuses it.
+  """
+  solutions, left_out = sources.read(format_name, path)
   for reason, count in sorted(left_out.items()):
     _logger.info(f"left out: {count:,} {reason.replace('_', ' ')}")
-  return solutions
+  if not solutions:
+    raise errors_lib.InputError(f"{path}: no solutions")
+  return sources.drawn(solutions, limit, seed, path, lambda s: s.id)
 
 
 def _baselines(
@@ -66,7 +81,7 @@ def steps(
   right, the step's index, its length. "sources", where the solutions have
   several, those of each source by itself.
   """
-  solutions = read(format_name, path, limit)
+  solutions = read(format_name, path, limit, seed)
   labels = [encoding.step_labels(s, policy) for s in solutions]
   if not any(x is not None for row in labels for x in row):
     raise errors_lib.InputError(f"{path}: no step has a label to compare with")
@@ -115,9 +130,20 @@ def processbench_subsets(
 
   One file of scores may hold those of all subsets. The trivial baselines
   stand beside the model. A sample's prediction and target are first errors;
-  it has the prediction at the tuned threshold too.
+  it has the prediction at the tuned threshold too, null if none is tuned
+  because all solutions of the subset have an error, or none has.
   """
-  subsets = _subsets(inputs, tune_on, limit)
+  subsets = _subsets(inputs, tune_on, limit, seed)
+  truth = {
+    n: [schema.first_error(s.labels or ()) for s in x]
+    for n, x in subsets.items()
+  }
+  # Scoring takes minutes; this is known before.
+  if not processbench.can_tune(truth[tune_on]):
+    _logger.warning(
+      f"`tune_on={tune_on}`: no threshold is tuned, since"
+      f" {processbench.count_errors(truth[tune_on])}; 0.5 alone is measured"
+    )
   flat = [s for rows in subsets.values() for s in rows]
   scored = scores_lib.step_scores(flat, source)
   rest = iter(scored.step_scores)
@@ -126,10 +152,6 @@ def processbench_subsets(
   }
   for name, baseline in processbench.BASELINES.items():
     scores_of[name] = {n: baseline(x) for n, x in subsets.items()}
-  truth = {
-    n: [schema.first_error(s.labels or ()) for s in x]
-    for n, x in subsets.items()
-  }
   results: dict[str, Any] = {"scored_by": scored.by}
   results |= {
     name: processbench.evaluate_subsets(
@@ -142,10 +164,9 @@ def processbench_subsets(
     )
     for name, model_scores in scores_of.items()
   }
-  of_tuned = results["model"]["tuned"]["subsets"][tune_on]
   fixed, tuned = (
-    step_metrics.predicted_first_errors(scored.step_scores, threshold).tolist()
-    for threshold in (0.5, of_tuned["threshold"])
+    _predictions(scored.step_scores, results["model"][rule], tune_on)
+    for rule in ("fixed", "tuned")
   )
   targets = [error for errors in truth.values() for error in errors]
   samples = scores_lib.samples(flat, scored, fixed, targets)
@@ -153,12 +174,32 @@ def processbench_subsets(
   for sample, name, prediction in zip(samples, names, tuned, strict=True):
     sample["subset"] = name
     sample["prediction_tuned"] = prediction
-    sample["right_tuned"] = prediction == sample["target"]
+    sample["right_tuned"] = (
+      None if prediction is None else prediction == sample["target"]
+    )
   return outputs.Evaluation(results, samples)
 
 
+def _predictions(
+  step_scores: Sequence[Sequence[float]],
+  measured: dict[str, Any] | None,
+  subset: str,
+) -> list[int | None]:
+  """Returns the first errors that a measured threshold predicts.
+
+  Args:
+    step_scores: The scores of each solution.
+    measured: The numbers at this threshold; None if there is none.
+    subset: One of the subsets, which all have the same threshold.
+  """
+  if measured is None:
+    return [None] * len(step_scores)
+  threshold = measured["subsets"][subset]["threshold"]
+  return step_metrics.predicted_first_errors(step_scores, threshold).tolist()
+
+
 def _subsets(
-  inputs: Sequence[str], tune_on: str, limit: int | None
+  inputs: Sequence[str], tune_on: str, limit: int | None, seed: int
 ) -> dict[str, list[schema.Solution]]:
   """Returns the solutions of each subset, given as "SUBSET=FILE"."""
   subsets: dict[str, list[schema.Solution]] = {}
@@ -172,7 +213,7 @@ def _subsets(
       raise errors_lib.InputError(
         f"`input={item}`: subset {name!r} is given twice; name each once"
       )
-    subsets[name] = read("processbench", path, limit)
+    subsets[name] = read("processbench", path, limit, seed)
   if tune_on not in subsets:
     raise errors_lib.InputError(
       f"`tune_on={tune_on}`: no such subset; have {', '.join(subsets)}"
@@ -199,7 +240,7 @@ def prmbench_files(
   solutions: list[schema.Solution] = []
   seen: dict[str, str] = {}
   for path in paths:
-    for solution in read(format_name, path, limit):
+    for solution in read(format_name, path, limit, seed):
       fields.unique_id(seen, solution.id, str(path))
       prmbench.check(
         solution.extra.get("classification"),

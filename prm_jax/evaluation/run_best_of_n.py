@@ -50,17 +50,17 @@ def best_of_n_pool(
     format_name: The format of the file.
     path: The file.
     source: What scores the steps.
-    seed: The seed of the bootstrap.
+    seed: The seed of the bootstrap, and of the draw of `limit`.
     aggregate: How step scores become a solution's score; None is what the
       checkpoint names, or product.
     grader: One of pool.GRADERS, which finds the outcomes again from each answer
       and extra["reference_answer"]; an answer that times out is counted and
       isn't right. None keeps the outcomes.
-    limit: The number of problems, the first ones; None takes all.
+    limit: The number of problems to draw; None takes all.
   """
   solutions = run.read(format_name, path)
-  kept = sources.first(dict.fromkeys(s.problem for s in solutions), limit, path)
-  chosen = frozenset(kept)
+  problems = dict.fromkeys(s.problem for s in solutions)
+  chosen = frozenset(sources.drawn(problems, limit, seed, path, str))
   solutions = [s for s in solutions if s.problem in chosen]
   given = [
     s.answer if s.answer is not None else answers.of_solution(s)
@@ -130,8 +130,6 @@ def _groups(
   groups: dict[str, list[int]] = defaultdict(list)
   for i, s in enumerate(solutions):
     groups[s.problem].append(i)
-  if not groups:
-    raise errors_lib.InputError(f"{path}: no solutions")
   num = min(map(len, groups.values()))
   left_out = len(solutions) - num * len(groups)
   if left_out:

@@ -178,7 +178,10 @@ def read_scores(
   out = []
   for s in solutions:
     if s.id not in by_id:
-      raise errors.InputError(f"{path}: no scores for solution {s.id!r}")
+      raise errors.InputError(
+        f"{path}: no scores for solution {s.id!r}; score the whole file of"
+        " solutions"
+      )
     if len(by_id[s.id]) != len(s.steps):
       raise errors.InputError(
         f"{path}: {len(by_id[s.id])} scores for the {len(s.steps)} steps of"

@@ -42,6 +42,8 @@ def processbench_table(results: dict[str, Any]) -> str:
     if model == "scored_by":
       continue
     for rule in ("fixed", "tuned"):
+      if result[rule] is None:
+        continue
       subsets = result[rule]["subsets"]
       threshold = next(iter(subsets.values()))["threshold"]
       origin = f" (tuned on {result['tuned_on']})" * (rule == "tuned")
@@ -58,6 +60,13 @@ def processbench_table(results: dict[str, Any]) -> str:
       without = ", ".join(result["missing"])
       note = f"   without {without}: not the headline" if without else ""
       lines.append(f"  {'mean F1':<14}{mean:>22}{note}")
+  of_model = results["model"]
+  if of_model["tuned"] is None:
+    counts = of_model["fixed"]["subsets"][of_model["tuned_on"]]
+    lines.append(
+      f"no threshold is tuned on {of_model['tuned_on']}: solutions with an"
+      f" error {counts['num_err']}, without {counts['num_cor']}"
+    )
   return "\n".join(lines)
 
 

@@ -161,7 +161,10 @@ def test_the_limit_of_best_of_n_counts_whole_problems(tmp_path, run):
   assert code == 0, err
   assert json.loads(out)["limit"] == 2
   samples = files.read_records(tmp_path / "s.jsonl")
-  assert {record["id"][0] for _, record in samples} == {"a", "b"}
+  ids = [record["id"] for _, record in samples]
+  (first, second) = sorted({i[0] for i in ids})
+  assert sorted(ids) == [f"{p}{i}" for p in (first, second) for i in range(2)]
+  assert f"{pool}: 2 of 3, drawn by --seed=0, see --limit" in err
 
 
 def test_data_commands_read_the_standard_input(trained, tmp_path, run):

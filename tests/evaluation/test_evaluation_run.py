@@ -288,6 +288,99 @@ def test_processbench_inputs_are_named_once_and_hold_the_tuned_subset(subsets):
       evaluation_run.processbench_subsets(bad, _from_file(scores), tune_on, 0)
 
 
+def test_a_subset_that_cant_tune_is_said_before_scoring(
+  subsets, monkeypatch, caplog
+):
+  inputs, scores = subsets
+  of_wrong = json.loads(pathlib.Path(inputs[0].partition("=")[2]).read_text())
+  pathlib.Path(inputs[0].partition("=")[2]).write_text(json.dumps(of_wrong[1:]))
+  score, said = scores_lib.step_scores, []
+
+  def spied(*args):
+    said.extend(caplog.messages)
+    return score(*args)
+
+  monkeypatch.setattr(scores_lib, "step_scores", spied)
+  found = evaluation_run.processbench_subsets(
+    inputs, _from_file(scores), "gsm8k", 0
+  )
+  assert said == [
+    "`tune_on=gsm8k`: no threshold is tuned, since 2 of 2 solutions have an"
+    " error; 0.5 alone is measured"
+  ]
+  gsm8k = found.results["model"]["fixed"]["subsets"]["gsm8k"]
+  assert (gsm8k["acc_err"], gsm8k["acc_cor"]) == (1, None)
+  table = tables.processbench_table(found.results)
+  assert "tuned on gsm8k: solutions with an error 2, without 0" in table
+  for sample in found.samples:
+    assert sample["right"] is not None
+    assert sample["prediction_tuned"] is sample["right_tuned"] is None
+
+
+def test_a_limit_draws_from_a_sorted_file_by_seed(tmp_path):
+  """As ProcessBench's files are: wrong solutions first."""
+  rows = [_row(f"w{i}", 0) for i in range(40)]
+  rows += [_row(f"r{i}", -1) for i in range(40)]
+  drawn = {}
+  for name, content in (("a", rows), ("b", rows[::-1])):
+    (tmp_path / name).write_text(json.dumps(content))
+    for limit, seed in ((8, 0), (12, 0), (8, 1)):
+      solutions = evaluation_run.read(
+        "processbench", tmp_path / name, limit, seed
+      )
+      assert len(solutions) == limit
+      drawn[name, limit, seed] = {s.id for s in solutions}
+      order = [s["id"] for s in content]
+      ids = [s.id for s in solutions]
+      assert ids == sorted(ids, key=order.index)
+  # The order of rows is no matter, and more include fewer.
+  for limit, seed in ((8, 0), (12, 0), (8, 1)):
+    assert drawn["a", limit, seed] == drawn["b", limit, seed]
+    assert {i[0] for i in drawn["a", limit, seed]} == {"w", "r"}
+  assert drawn["a", 8, 0] < drawn["a", 12, 0]
+  assert drawn["a", 8, 0] != drawn["a", 8, 1]
+
+
+def test_every_evaluation_draws_its_limit_by_seed(subsets, tmp_path):
+  found = {}
+  for seed in (0, 1, 2, 3):
+    found[seed] = evaluation_run.processbench_subsets(
+      subsets[0], _from_file(subsets[1]), "math", seed, limit=1
+    )
+  ids = {tuple(x["id"] for x in found[seed].samples) for seed in found}
+  assert len(ids) > 1
+  classes = [*prmbench.SHORT][:2]
+  solutions = [
+    _solution(
+      f"s{i}",
+      f"p{i}",
+      labels=(1.0, 0.0),
+      outcome=i % 2 == 0,
+      extra=dict(classification=classes[i % 2]),
+    )
+    for i in range(12)
+  ]
+  path = tmp_path / "s.jsonl"
+  jsonl.write(path, solutions)
+  source = _from_file(
+    _scores(tmp_path / "scores.jsonl", [(s.id, [0.9, 0.1]) for s in solutions])
+  )
+  policy = encoding.LabelPolicy()
+  for evaluate in (
+    lambda seed: evaluation_run.steps(
+      "jsonl", path, policy, source, seed, limit=3
+    ),
+    lambda seed: evaluation_run.prmbench_files(
+      "jsonl", [path], source, seed, limit=3
+    ),
+    lambda seed: run_best_of_n.best_of_n_pool(
+      "jsonl", path, source, seed, limit=3
+    ),
+  ):
+    drawn = [[x["id"] for x in evaluate(seed).samples] for seed in (0, 1, 0)]
+    assert drawn[0] == drawn[2] != drawn[1] and len(drawn[0]) == 3
+
+
 # --- Best of N --------------------------------------------------------------
 
 

@@ -307,6 +307,33 @@ def test_bad_input_is_named(scores, truth, message):
     processbench.evaluate(scores, truth)
 
 
+@pytest.mark.parametrize("truth", [[0, 0], [-1, -1]])
+def test_without_both_kinds_the_fixed_threshold_alone_is_measured(truth):
+  """What no solution defines is None; nothing is invented for it."""
+  scores = [[0.25], [0.75]]
+  found = processbench.evaluate_subsets(
+    {"gsm8k": scores, "math": scores},
+    {"gsm8k": truth, "math": [0, -1]},
+    tune_on="gsm8k",
+  )
+  assert found["tuned"] is None and not processbench.can_tune(truth)
+  fixed = found["fixed"]["subsets"]
+  assert fixed["math"]["f1"] == 1
+  of_one_kind = fixed["gsm8k"]
+  assert of_one_kind["acc_err"] == (0.5 if 0 in truth else None)
+  assert of_one_kind["acc_cor"] == (0.5 if -1 in truth else None)
+  assert of_one_kind["f1"] is None and found["fixed"]["mean_f1"] is None
+
+
+def test_a_subset_without_solutions_is_refused():
+  with pytest.raises(errors.InputError, match="'math' has no solutions"):
+    processbench.evaluate_subsets(
+      {"gsm8k": [[0.5]], "math": []},
+      {"gsm8k": [0], "math": []},
+      tune_on="gsm8k",
+    )
+
+
 def test_tuning_needs_both_kinds():
   with pytest.raises(errors.InputError, match="2 of 2 solutions have an error"):
     processbench.tune_threshold([[0.5], [0.6]], [0, 0])
