@@ -10,7 +10,8 @@ from prm_jax.cli import policy_arguments
 from prm_jax.grading import pool
 
 FIELDS = (
-  "Any field of the config can be changed with --config.FIELD=VALUE;"
+  "Any field of the config can be changed with --config.FIELD=VALUE, and an"
+  " optional one unset with --config.FIELD=null;"
   " --config=FILE --help lists the fields and their values."
 )
 CONFIG = "the config file, a Python file with get_config()"

@@ -63,7 +63,8 @@ def filled(
   Args:
     config: what the file returns.
     path: of the file, for errors.
-    overrides: "field.of.config=value" each.
+    overrides: "field.of.config=value" each; null or None where the field's
+      type has None.
     expected: what the config is checked against; fields that it leaves out get
       their defaults, so that they can be listed, overridden and saved like the
       others.
@@ -78,14 +79,16 @@ def filled(
     complete(config, expected)
   named = config.get("program")
   of_root = [x for x in overrides if "." not in x.partition("=")[0]]
+  known = types_of(config, expected)
   for override in of_root:
-    _override(config, override, path)
+    _override(config, override, path, known)
   if prepare is not None:
     with config.unlocked():
       prepare(config, path)
+  known = types_of(config, expected)
   for override in overrides:
     if override not in of_root:
-      _override(config, override, path)
+      _override(config, override, path, known)
   if config.get("program") != named:
     raise errors.InputError(
       f"`config.program={config.program}`: {path} is of program={named!r}, and"
@@ -321,8 +324,34 @@ def fields(
   return leaves
 
 
+def types_of(
+  config: ml_collections.ConfigDict,
+  expected: FormOf | None,
+  prefix: str = "",
+) -> dict[str, Any]:
+  """Returns the type of every field that a form has one of, by dotted name.
+
+  Args:
+    config: The config, whose groups decide which forms apply.
+    expected: The form; None has no types.
+    prefix: What the names begin with.
+  """
+  if callable(expected):
+    expected = expected(config)
+  if expected is None:
+    return {}
+  found = {prefix + name: kind for name, kind in expected.types.items()}
+  for name, group in expected.fields.items():
+    if group is not None and name in config:
+      found |= types_of(config[name], group, f"{prefix}{name}.")
+  return found
+
+
 def _override(
-  config: ml_collections.ConfigDict, override: str, file: pathlib.Path
+  config: ml_collections.ConfigDict,
+  override: str,
+  file: pathlib.Path,
+  expected: Mapping[str, Any],
 ) -> None:
   name, equals, text = override.partition("=")
   known = fields(config)
@@ -342,13 +371,19 @@ def _override(
   for part in path:
     config = config[part]
   kind = config.get_type(leaf)
+  parts = typing.get_args(expected.get(name))
+  if kind is types.NoneType and types.NoneType in parts:
+    kind = parts[0]  # the config says None where the type is X | None
+  is_optional = old is None or types.NoneType in parts
   with config.ignore_type(), config.unlocked():
-    config[leaf] = _parse(text, old, kind, where)
+    config[leaf] = _parse(text, old, kind, where, is_optional)
 
 
-def _parse(text: str, old: Any, kind: type, where: str) -> Any:
+def _parse(
+  text: str, old: Any, kind: type, where: str, is_optional: bool
+) -> Any:
   """Returns the text as a value of the field's type."""
-  if text == "None" and old is None:
+  if is_optional and text.lower() in ("none", "null"):
     return None
   try:
     if kind is bool:
@@ -367,7 +402,8 @@ def _parse(text: str, old: Any, kind: type, where: str) -> Any:
   except (ValueError, KeyError, SyntaxError, TypeError, RecursionError):
     pass
   raise errors.InputError(
-    f"`{where}={text}`: expected {kind.__name__}, as in {old!r}"
+    f"`{where}={text}`: expected {kind.__name__}{' or null' * is_optional}"
+    + (f", as in {old!r}" if old is not None else "")
   )
 
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import pathlib
+import types
+import typing
 
 import ml_collections
 import pytest
@@ -9,10 +11,13 @@ import pytest
 from prm_jax import errors
 from prm_jax.cli import demo
 from prm_jax.cli import rl
+from prm_jax.cli import train
 from prm_jax.data import sources as sources_lib
+from prm_jax.demo import default_config
 from prm_jax.demo import run as demo_run
 from prm_jax.grading import pool
 from prm_jax.runtime import config_files
+from prm_jax.training import programs
 from prm_jax.training import run_config
 
 EXPERIMENTS = sorted(
@@ -58,6 +63,7 @@ def path(tmp_path):
     ("scan=True", "scan", True),
     ("above=0.5", "above", 0.5),
     ("above=None", "above", None),
+    ("above=null", "above", None),
     ("mesh=(1, 2, 2)", "mesh", (1, 2, 2)),
     ("mesh=[4]", "mesh", (4,)),
     ('files=("jsonl:a (1).jsonl",)', "files", ("jsonl:a (1).jsonl",)),
@@ -86,7 +92,8 @@ def test_an_override_keeps_its_fields_type_and_changes_nothing_else(
     ("rate=nan", "expected float"),
     ("rate=inf", "expected float"),
     ("scan=1", "expected bool"),
-    ("above=x", "expected float"),
+    ("rows=null", "expected int, as in 8"),
+    ("above=x", "expected float or null"),
     ("mesh=1", "expected tuple"),
     ("mesh=(1, 'a')", "expected tuple"),
     ("mesh=(1, 0.5)", "expected tuple"),
@@ -292,6 +299,66 @@ def test_a_field_that_the_dataclass_lacks_may_have_a_type_too():
   config = ml_collections.ConfigDict(dict(rows=1, start=3))
   with pytest.raises(errors.InputError, match="start must be str, found 3"):
     config_files.check(config, form, "c.py")
+
+
+# --- Optional fields --------------------------------------------------------
+
+# Each kind of run, and the demo: a config of its own, and its form.
+RUNS = dict.fromkeys(programs.SUPERVISED, ("prm800k_small.py", run_config.form))
+RUNS |= {"rl": ("rl_arithmetic.py", lambda config: rl.form())}
+RUNS |= {"demo": (default_config.__file__, lambda config: demo.form())}
+SAMPLES = {int: ("4", 4), float: ("0.5", 0.5), str: ("x", "x")}
+
+
+def _config_of(run):
+  folder = pathlib.Path(__file__).parents[2] / "experiments"
+  path = folder / RUNS[run][0]
+  config = config_files.read(path)
+  if run in programs.SUPERVISED:
+    config.program, config.objective = run, {}
+    if run == "prm":
+      config.objective.labels = {}
+  return config, path
+
+
+def _filled(run, overrides, given):
+  """Returns the fields of a run's config that first gets the given values."""
+  config, path = _config_of(run)
+  with config.unlocked(), config.ignore_type():
+    for name, value in given.items():
+      group, (*path_to, leaf) = config, name.split(".")
+      for part in path_to:
+        group = group[part]
+      group[leaf] = value
+  if run == "demo":
+    filled = config_files.filled(config, path, overrides, demo.form())
+  else:
+    filled = train.filled(config, path, overrides)
+  return config_files.fields(filled)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_every_optional_field_takes_null_and_values_of_its_type(run):
+  """Whether the config leaves it out, says None, or has a value."""
+  known = config_files.types_of(_config_of(run)[0], RUNS[run][1])
+  present = _filled(run, [], {})
+  kinds = {
+    name: typing.get_args(kind)[0]
+    for name, kind in known.items()
+    if types.NoneType in typing.get_args(kind) and name in present
+  }
+  assert any(name.endswith("fit.best_metric") for name in kinds)
+  values = {name: SAMPLES[kind][1] for name, kind in kinds.items()}
+  nothing = dict.fromkeys(kinds)
+  for given in ({}, nothing, values):
+    for word in ("null", "None", None):
+      found = _filled(
+        run,
+        [f"{name}={word or SAMPLES[kind][0]}" for name, kind in kinds.items()],
+        given,
+      )
+      expected = nothing if word else values
+      assert {name: found[name] for name in kinds} == expected
 
 
 # --- The experiments --------------------------------------------------------
