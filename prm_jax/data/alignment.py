@@ -20,16 +20,12 @@ import numpy as np
 from prm_jax import errors
 from prm_jax.data import encoding
 from prm_jax.data import segmenters
+from prm_jax.data import token_offsets
 from prm_jax.data import tokenizer as tokenizer_lib
 
 # The segmenters that need no tokenizer.
 CUTS = tuple(kind for kind in segmenters.KINDS if kind != "tokens")
 Span = tuple[int, int]
-
-# Bytes that are no whole character decode to this. A character has four bytes
-# at most; tokens without a text may be among them.
-_INCOMPLETE = "\ufffd"
-_MOST_PENDING = 8
 
 
 def completion_text(
@@ -49,11 +45,10 @@ def token_ends(
   """Returns where in `completion_text` each token ends, in characters, int32.
 
   The end of a token is the number of characters that are complete after it. A
-  character whose bytes are in several tokens ends with the last of them.
-  (U+FFFD, to which half a character decodes as well, ends with the first; and a
-  step's leading white space may end late.) A separator stands for `between`, or
-  for nothing after the last step. eos and tokens after it end where the text
-  ends. The ends never decrease, and the last one is the length of the text.
+  character whose bytes are in several tokens ends with the last of them
+  (token_offsets.of_ids). A separator stands for `between`, or for nothing after
+  the last step. eos and tokens after it end where the text ends. The ends never
+  decrease, and the last one is the length of the text.
 
   The cost is linear in the tokens: each is decoded with a few others.
   """
@@ -69,7 +64,7 @@ def token_ends(
       tokenizer.separator,
     ):
       last += 1
-    step_ends = _step_ends(ids[first:last], step, tokenizer)
+    step_ends = token_offsets.of_ids(ids[first:last], tokenizer.decode)
     ends += [begin + end for end in step_ends]
     begin += len(step)
     if last < len(ids) and ids[last] == tokenizer.separator:
@@ -144,53 +139,6 @@ def closing_tokens(
   if separators is not None:
     closing = closing + np.append(separators, False)[closing + 1]
   return closing.astype(np.int32)
-
-
-def _step_ends(
-  ids: Sequence[int], step: str, tokenizer: tokenizer_lib.Tokenizer
-) -> list[int]:
-  """Returns how many characters of a step's text are complete after each token.
-
-  Each token is decoded after the tokens of the characters before it, because
-  decoders treat the beginning of a text differently.
-  """
-  ends: list[int] = []
-  end = 0
-  context: list[int] = []
-  pending: list[int] = []
-  before = so_far = ""
-  for i, token in enumerate(ids):
-    decoded = tokenizer.decode([*context, *pending, token])
-    if decoded == so_far and so_far[-1:] != _INCOMPLETE:
-      ends.append(end)
-      continue
-    pending.append(token)
-    so_far = decoded
-    extends = decoded.startswith(before)
-    new = decoded[len(before) :]
-    waits = not new or (new[-1] == _INCOMPLETE and len(pending) < _MOST_PENDING)
-    if extends and new and step.startswith(new, end):
-      end += len(new)
-    elif extends and waits:
-      ends.append(end)
-      continue
-    else:
-      # A space at the beginning that counts after all, or a decoder that
-      # changes what stood before: all of it, once.
-      end = max(end, _common(tokenizer.decode(ids[: i + 1]), step))
-    context, pending = pending, []
-    before = so_far = tokenizer.decode(context)
-    ends.append(end)
-  if ends:
-    ends[-1] = len(step)  # whatever the decoder does
-  return ends
-
-
-def _common(a: str, b: str) -> int:
-  """Returns the length of the common beginning of two texts."""
-  pairs = zip(a, b)
-  differ = (i for i, (x, y) in enumerate(pairs) if x != y)
-  return next(differ, min(len(a), len(b)))
 
 
 def _check_spans(spans: Sequence[Span], text: str) -> None:

@@ -8,7 +8,7 @@ token that completes the step: the first whose offset reaches the step's end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import itertools
 import math
 from typing import Any
@@ -18,12 +18,10 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import token_offsets as token_offsets_lib
 
-Ids = Sequence[int] | np.ndarray
 # Ids -> their text. Special tokens add nothing to it.
-Decode = Callable[[Ids], str]
-# What decoders give for bytes that are no whole character.
-_INCOMPLETE = "\ufffd"
+Decode = token_offsets_lib.Decode
 
 
 def decoder(tokenizer: Any) -> Decode:
@@ -36,7 +34,7 @@ def decoder(tokenizer: Any) -> Decode:
     A function from ids to their text.
   """
 
-  def decode(ids: Ids) -> str:
+  def decode(ids: token_offsets_lib.Ids) -> str:
     return tokenizer.decode(
       [int(i) for i in ids],
       skip_special_tokens=True,
@@ -46,35 +44,14 @@ def decoder(tokenizer: Any) -> Decode:
   return decode
 
 
-def token_offsets(ids: Ids, decode: Decode) -> list[int]:
-  """Returns how many characters of the text are complete after each token.
-
-  Ids are decoded a few at a time. If the parts together aren't the whole text,
-  because the decoder joins tokens in another way, each prefix of the ids is
-  decoded instead, in quadratic time. `data.token_bytes.TokenBytes.ends` gives
-  the same offsets from a tokenizer's raw vocabulary.
-
-  Args:
-    ids: The ids that the policy sampled, special tokens included.
-    decode: Returns the text of ids, `decode(ids)` the response.
-
-  Returns:
-    One offset for each id. They never decrease, a special token's is that of
-    the token before it, and the last is the length of the text. A character of
-    several tokens is complete after its last.
-  """
-  whole = decode(ids)
-  offsets = _by_windows(ids, decode, whole)
-  return _by_prefixes(ids, decode, whole) if offsets is None else offsets
-
-
 def mapping_offsets(
   offset_mapping: Sequence[tuple[int, int]], num_chars: int
 ) -> list[int]:
   """Returns the offsets of tokens from a fast tokenizer's offset mapping.
 
   The mapping is of the ids that the tokenizer encodes the text as. A policy may
-  have sampled the same text as other ids; compare them, or use token_offsets.
+  have sampled the same text as other ids; compare them, or use
+  data.token_offsets.of_ids.
 
   Args:
     offset_mapping: The first character of each token and the one after its
@@ -82,7 +59,7 @@ def mapping_offsets(
     num_chars: The length of the text.
 
   Returns:
-    One offset for each token, as those of token_offsets.
+    One offset for each token, as data.token_offsets.of_ids gives.
   """
   offsets, later = [0] * len(offset_mapping), num_chars
   for i in reversed(range(len(offset_mapping))):
@@ -203,44 +180,6 @@ def for_targets(prompt_tokens: int, row: Sequence[float]) -> list[float]:
 
 
 # --- Private ----------------------------------------------------------------
-
-
-def _by_windows(ids: Ids, decode: Decode, whole: str) -> list[int] | None:
-  """Returns the offsets of ids that are decoded after a few earlier ones.
-
-  Returns None if the texts of the parts aren't the text of the whole.
-  """
-  offsets: list[int] = []
-  start, read, context, done = 0, 0, "", ""
-  for k in range(1, len(ids) + 1):
-    text = decode(ids[start:k])
-    if not text.startswith(context):
-      return None
-    new = text[len(context) :]
-    complete = new.rstrip(_INCOMPLETE)
-    offsets.append(len(done) + len(complete))
-    if k == len(ids):
-      # What is incomplete at the end of the text stays so.
-      done, offsets[-1] = done + new, len(whole)
-    elif new and new == complete:
-      done += new
-      # A decoder may treat the first token of a text in its own way, so the
-      # ids of the last part are decoded again before the next one's.
-      start, read = read, k
-      context = decode(ids[start:read])
-  is_whole = done == whole and offsets == sorted(offsets)
-  return offsets if is_whole else None
-
-
-def _by_prefixes(ids: Ids, decode: Decode, whole: str) -> list[int]:
-  """Returns the offsets of ids of which each prefix is decoded."""
-  offsets = []
-  for k in range(1, len(ids)):
-    text = decode(ids[:k]).rstrip(_INCOMPLETE)
-    same = itertools.takewhile(lambda ab: ab[0] == ab[1], zip(text, whole))
-    offsets.append(sum(1 for _ in same))
-  offsets += [len(whole)] if len(ids) else []
-  return list(itertools.accumulate(offsets, max))
 
 
 def _check_steps(

@@ -21,6 +21,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.data import segmenters
+from prm_jax.data import token_offsets
 from prm_jax.integrations import placement
 
 # Problems and responses, one of each -> the scores of each response's steps,
@@ -213,7 +214,7 @@ def score_responses(
   score_texts: ScoreTexts,
   decode: placement.Decode,
   problems: Sequence[str],
-  ids: Sequence[placement.Ids],
+  ids: Sequence[token_offsets.Ids],
 ) -> list[ScoredResponse]:
   """Returns the scores of responses that are given as ids.
 
@@ -242,7 +243,7 @@ def score_responses(
         "the scores have no spans, so their steps have no place in the text;"
         " give StepScores with spans, as cut_and_score does"
       )
-  offsets = [placement.token_offsets(each, decode) for each in ids]
+  offsets = [token_offsets.of_ids(each, decode) for each in ids]
   return list(map(ScoredResponse, scores, offsets))
 
 

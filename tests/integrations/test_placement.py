@@ -15,7 +15,7 @@ import recipes
 import tokenizers
 
 from prm_jax import errors
-from prm_jax.data import token_bytes
+from prm_jax.data import token_offsets
 from prm_jax.integrations import placement
 
 TOKENIZERS = {
@@ -27,7 +27,7 @@ TOKENIZERS = {
 FAMILY = "\U0001f469\u200d\U0001f467"
 PARTS = ("so 3", " + 4", "Step 1: ", "\r\n", "\n\n", "  ", "\t", ".")
 TEXT = st.lists(
-  st.sampled_from([*PARTS, "é", "€", "ки", "🙂", FAMILY]), max_size=7
+  st.sampled_from([*PARTS, "é", "€", "ки", "🙂", FAMILY, "\ufffd"]), max_size=7
 ).map("".join)
 
 
@@ -36,20 +36,20 @@ def tokenizer(name):
   return TOKENIZERS[name]()
 
 
-@functools.cache
-def tokens_of(name):
-  return token_bytes.token_bytes(tokenizer(name))
-
-
 def slow_place(spans, scores, ids, decode):
-  """The oracle: decodes each prefix of the ids."""
+  """The oracle: decodes each prefix of the ids, and what is left.
+
+  U+FFFD is no half of a character if both together are the whole text.
+  """
   whole, out = decode(ids), [0.0] * len(ids)
   for (_, end), score in zip(spans, scores):
     if score is None:
       continue
     for k in range(1, len(ids) + 1):
       text = decode(ids[:k])
-      is_settled = k == len(ids) or not text.endswith("\ufffd")
+      rest = decode(ids[k:]).lstrip(" ")
+      is_settled = whole[len(text) :].lstrip(" ") == rest
+      is_settled = is_settled or not text.endswith("\ufffd")
       if is_settled and text and len(text) >= end:
         assert whole.startswith(text)
         out[k - 1] += score
@@ -72,6 +72,7 @@ def steps_of(draw, num_chars):
 @settings(max_examples=40)
 @given(text=TEXT, data=st.data())
 @example(text="a€b\r\n🙂  ", data=None)
+@example(text="x = 5 \ufffd\nso y = 2", data=None)
 def test_placed_rewards_are_those_of_the_slow_oracle(name, text, data):
   own = tokenizer(name)
   ids = own.encode(text)
@@ -79,7 +80,7 @@ def test_placed_rewards_are_those_of_the_slow_oracle(name, text, data):
     for place in data.draw(st.lists(st.integers(0, len(ids)), max_size=2)):
       ids.insert(place, own.eos)
   whole = own.decode(ids)
-  offsets = placement.token_offsets(ids, own.decode)
+  offsets = token_offsets.of_ids(ids, own.decode)
   assert len(offsets) == len(ids)
   if data is None:
     spans = [(i, i + 1) for i in range(len(whole))]
@@ -94,57 +95,26 @@ def test_placed_rewards_are_those_of_the_slow_oracle(name, text, data):
   assert not any(x for x, i in zip(placed, ids) if i == own.eos)
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
-@given(text=TEXT)
-def test_offsets_are_those_of_the_raw_vocabulary(name, text):
-  ids = tokenizer(name).encode(text)
-  ids.append(tokenizer(name).eos)
-  decode = tokenizer(name).decode
-  offsets = placement.token_offsets(ids, decode)
-  if decode(ids) == tokens_of(name).text(ids):
-    assert offsets == tokens_of(name).ends(ids).tolist()
-  assert placement._by_prefixes(ids, decode, decode(ids)) == offsets
-
-
-def test_ids_are_decoded_a_few_at_a_time():
-  """Decoding each prefix of 4,096 ids would decode 8 million."""
-  qwen, decoded = tokenizer("byte_level"), []
-
-  def decode(ids):
-    decoded.append(len(ids))
-    return qwen.decode(ids)
-
-  ids = qwen.encode("so 3 + 4 = 7 €\n\n" * 40)
-  assert placement.token_offsets(ids, decode)[-1] == 15 * 40 + 40
-  assert sum(decoded) < 20 * len(ids)
-
-
-def test_a_decoder_that_joins_tokens_otherwise_is_asked_for_each_prefix():
-  words = ["do", "n", "'t"]
-
-  def decode(ids):
-    return " ".join(words[i] for i in ids).replace(" n 't", "n't")
-
-  assert placement._by_windows([0, 1, 2], decode, "don't") is None
-  assert placement.token_offsets([0, 1, 2], decode) == [2, 2, 5]
-
-
 def test_half_a_character_completes_no_step():
-  offsets = placement.token_offsets([*"a€b".encode()], _utf8)
+  offsets = token_offsets.of_ids([*"a€b".encode()], _utf8)
   assert offsets == [1, 1, 1, 2, 3]
   placed = placement.place_step_rewards([(0, 2), (2, 3)], [0.5, 0.25], offsets)
   assert placed == [0, 0, 0, 0.5, 0.25]
 
 
+def test_a_replacement_character_of_the_text_ends_its_step():
+  text = "x = 5 \ufffd\nso y = 2"
+  for name in TOKENIZERS:
+    ids = tokenizer(name).encode(text)
+    offsets = token_offsets.of_ids(ids, tokenizer(name).decode)
+    placed = placement.place_step_rewards([(0, 7), (8, 16)], [0.5, 1], offsets)
+    token = placed.index(0.5)
+    assert tokenizer(name).decode(ids[: token + 1]) == text[:7]
+    assert placed[-1] == 1
+
+
 def _utf8(ids):
   return bytes(ids).decode("utf-8", "replace")
-
-
-def test_bytes_that_are_no_character_complete_a_step_at_the_next_token():
-  ids = [97, 0xE2, 0x82, 98]
-  assert placement.token_offsets(ids, _utf8) == [1, 1, 1, 3]
-  assert placement.token_offsets(ids[:3], _utf8) == [1, 1, 2]
-  assert placement.token_offsets([], _utf8) == []
 
 
 def test_the_reward_models_tokenizer_does_not_matter():
@@ -154,7 +124,7 @@ def test_the_reward_models_tokenizer_does_not_matter():
   places = []
   for name in ("byte_level", "sentencepiece", "bytes"):
     ids = [*tokenizer(name).encode(text), tokenizer(name).eos]
-    offsets = placement.token_offsets(ids, tokenizer(name).decode)
+    offsets = token_offsets.of_ids(ids, tokenizer(name).decode)
     placed = placement.place_step_rewards(spans, scores, offsets)
     assert math.fsum(placed) == 1.25 and placed[-1] == 0 and placed[-2] == 0.5
     places.append(placed.index(0.75))
@@ -214,7 +184,7 @@ def test_a_fast_tokenizers_mapping_gives_the_same_offsets(text):
   fast = tokenizers.Tokenizer.from_str(recipes.json_of("qwen"))
   encoded = fast.encode(text, add_special_tokens=False)
   offsets = placement.mapping_offsets(encoded.offsets, len(text))
-  assert offsets == placement.token_offsets(encoded.ids, own.decode)
+  assert offsets == token_offsets.of_ids(encoded.ids, own.decode)
 
 
 def test_special_tokens_of_a_mapping_complete_nothing():
