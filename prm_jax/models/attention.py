@@ -117,10 +117,13 @@ def _kernel(kind: str) -> Callable[..., Any]:
   if kind == "blocks":
     return blockwise_attention.attend
   # Not above: Pallas takes 0.2 s to import, and few CPUs run its kernels.
-  from prm_jax.models import splash_attention
+  if kind == "splash":
+    from prm_jax.models import splash_attention
+
+    return splash_attention.attend
   from prm_jax.models import tree_attention
 
-  return dict(tree=tree_attention.attend, splash=splash_attention.attend)[kind]
+  return tree_attention.attend
 
 
 def _has_kernel(kind: str, platform: str, dtype: Any) -> bool:

@@ -25,10 +25,9 @@ from typing import Any, NamedTuple
 import jax
 from jax import numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
-from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Float, Int
 
+from prm_jax import errors
 from prm_jax.models import tree_attention_kernels
 from prm_jax.models.blockwise_attention import Window
 
@@ -188,13 +187,13 @@ class _Refs(NamedTuple):
     whole = self._spec((None, *x.until.shape[1:]), lambda b, h, i: (b, 0, 0))
     if x.size is None:
       return tree_attention_kernels.Row(whole, None, None)
-    size = self._spec((1, 1), lambda b, h, i: (0, 0), **self._scalars)
+    size = self._spec((1, 1), lambda b, h, i: (0, 0), **self._scalars())
     return tree_attention_kernels.Row(whole, whole, size)
 
   def lists(self, x: _Shaped) -> pl.BlockSpec:
     """Of [B, n, m]: a whole row, where scalars are read."""
     shape = (None, *x.shape[1:])
-    return self._spec(shape, lambda b, h, i: (b, 0, 0), **self._scalars)
+    return self._spec(shape, lambda b, h, i: (b, 0, 0), **self._scalars())
 
   def of_row(self, lists: Lists, until: Array, near: Window | None) -> Any:
     """Returns a kernel's first three arguments, each with its part."""
@@ -204,10 +203,12 @@ class _Refs(NamedTuple):
     todo, num = lists.todo, lists.num[:, None]
     return (todo, self.lists), (num, self.lists), (row, self.row)
 
-  @property
   def _scalars(self) -> dict[str, Any]:
-    on_tpu = self.how.platform == "tpu"
-    return dict(memory_space=pltpu.SMEM) if on_tpu else {}
+    if self.how.platform != "tpu":
+      return {}
+    from jax.experimental.pallas import tpu
+
+    return dict(memory_space=tpu.SMEM)
 
 
 def _call(kernel: Callable, refs: _Refs, given: Any, made: Any) -> Any:
@@ -219,23 +220,13 @@ def _call(kernel: Callable, refs: _Refs, given: Any, made: Any) -> Any:
   arguments = [x for x, _ in given]
   B, H, T, C = made[0][0].shape
   grid = (B, H, T // refs.own)
-  params: Any = None
-  if how.platform == "tpu":
-    channels = -(-C // _LANES) * _LANES
-    params = pltpu.CompilerParams(
-      dimension_semantics=("parallel", "parallel", "arbitrary"),
-      vmem_limit_bytes=_VMEM + 4 * T * channels * arguments[-1].dtype.itemsize,
-    )
-  elif how.platform == "gpu":
-    wide = C > 128 or how.blocks == _FLOAT32_ON_GPU
-    params = plgpu.CompilerParams(num_warps=8 if wide else 4, num_stages=2)
   return pl.pallas_call(
     functools.partial(kernel, how),
     grid=grid[::-1] if how.axis == 0 else grid,
     in_specs=[spec(x) for x, spec in given],
     out_specs=[spec(x) for x, spec in made],
     out_shape=[x for x, _ in made],
-    compiler_params=params,
+    compiler_params=_compiler_params(how, T, C, arguments[-1].dtype.itemsize),
     interpret=how.interpret,
     # What XLA plans with: a causal row. How much of it is seen isn't known.
     cost_estimate=pl.CostEstimate(
@@ -245,6 +236,39 @@ def _call(kernel: Callable, refs: _Refs, given: Any, made: Any) -> Any:
     ),
     name=f"tree_attention_{kernel.__name__}",
   )(*arguments)
+
+
+def _compiler_params(
+  how: tree_attention_kernels.How, T: int, C: int, itemsize: int
+) -> Any:
+  """Returns what the platform's compiler of kernels is told; None on a CPU.
+
+  A backend of Pallas is imported only for its own platform: JAX 0.11 deprecates
+  the one for GPUs, and other platforms work without it.
+
+  Raises:
+    InputError: This version of JAX has no backend for GPUs.
+  """
+  if how.platform == "tpu":
+    from jax.experimental.pallas import tpu
+
+    channels = -(-C // _LANES) * _LANES
+    return tpu.CompilerParams(
+      dimension_semantics=("parallel", "parallel", "arbitrary"),
+      vmem_limit_bytes=_VMEM + 4 * T * channels * itemsize,
+    )
+  if how.platform != "gpu":
+    return None
+  try:
+    from jax.experimental.pallas import triton
+  except ImportError:
+    raise errors.InputError(
+      f"model.attention='tree': jax {jax.__version__} has no"
+      " jax.experimental.pallas.triton, which compiles this kernel for GPUs;"
+      " use 'blocks', or an earlier jax"
+    ) from None
+  wide = C > 128 or how.blocks == _FLOAT32_ON_GPU
+  return triton.CompilerParams(num_warps=8 if wide else 4, num_stages=2)
 
 
 # Of [Q, C] by [C, S] or like it, in the turn of a kernel's loop.

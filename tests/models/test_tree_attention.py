@@ -2,6 +2,10 @@
 
 import dataclasses
 import functools
+import os
+import pathlib
+import subprocess
+import sys
 
 import abstract_meshes
 from flax.core import meta
@@ -117,6 +121,32 @@ def _agree(function, heads, until, *more, atol=1e-5, **how):
   for a, b in zip(found, expected, strict=True):
     np.testing.assert_allclose(a, b, atol=atol)
   return expected
+
+
+# --- Pallas' backends -------------------------------------------------------
+
+
+def test_without_pallas_triton_only_the_kernel_of_gpus_is_missing():
+  # In a process of its own, which imports everything anew.
+  script = pathlib.Path(__file__).with_name("without_triton.py")
+  done = subprocess.run(
+    [sys.executable, script],
+    capture_output=True,
+    text=True,
+    check=True,
+    timeout=120,
+    env=os.environ | dict(JAX_PLATFORMS="cpu"),
+  )
+  *lowered, refusal = done.stdout.splitlines()
+  assert lowered == [
+    "cpu tree 16: interpreted",
+    "tpu auto 1024: kernel",
+    "gpu auto 16: no kernel",
+    "gpu blocks 1024: no kernel",
+  ]
+  assert "has no jax.experimental.pallas.triton" in refusal
+  assert refusal.startswith("gpu auto 1024: model.attention='tree'")
+  assert "use 'blocks'" in refusal
 
 
 # --- The tree kernel --------------------------------------------------------
