@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import importlib.util
 import logging
-import math
 import os
 import pathlib
 import re
@@ -32,7 +31,7 @@ class Writer(Protocol):
   """Takes the metrics of a run."""
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
-    """Takes metrics by their names, such as train/loss_nats, at a step."""
+    """Takes finite metrics by their names, such as train/loss_nats."""
     ...
 
   def close(self, *, failed: bool) -> None:
@@ -93,7 +92,7 @@ class WeightsAndBiases:
     self.identity = str(self._run.id)
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
-    self._run.log({**_finite(values), "step": step})
+    self._run.log({**values, "step": step})
 
   def close(self, *, failed: bool) -> None:
     self._run.finish(exit_code=int(failed))
@@ -130,7 +129,7 @@ class MLflow:
     now_ms = int(time.time() * 1000)
     metrics = [
       self._entities.Metric(_mlflow_name(name), value, now_ms, step)
-      for name, value in _finite(values).items()
+      for name, value in values.items()
     ]
     self._client.log_batch(self.identity, metrics=metrics)
 
@@ -236,11 +235,6 @@ def _warn(name: str, error: Exception) -> None:
 def _reason(error: Exception) -> str:
   lines = str(error).strip().splitlines()
   return (lines[0] if lines else type(error).__name__)[:200]
-
-
-def _finite(values: Mapping[str, float]) -> dict[str, float]:
-  """Returns the metrics that are numbers: the others are null in our record."""
-  return {k: v for k, v in values.items() if math.isfinite(v)}
 
 
 def _mlflow_name(name: str) -> str:

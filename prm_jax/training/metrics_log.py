@@ -128,7 +128,10 @@ class Log:
     return step in self._evaluated
 
   def write(self, step: int, kind: str, metrics: Mapping[str, Any]) -> None:
-    """Writes a record and reports it; a number that isn't finite becomes null.
+    """Writes a record and reports it.
+
+    A number that isn't finite, such as a metric that this step doesn't define,
+    becomes null in the record. Other writers don't get it.
 
     Raises:
       InputError: The record couldn't be written, by any of the processes.
@@ -144,7 +147,7 @@ class Log:
     if kind == "train":
       self.records.append(record)
     distributed.on_first(functools.partial(self._append, record))
-    named = {f"{kind}/{k}": v for k, v in values.items()}
+    named = {f"{kind}/{k}": v for k, v in values.items() if math.isfinite(v)}
     for writer in self._writers:
       writer.write(step, named)
     some = self._shown if kind == "train" and self._shown else values

@@ -6,11 +6,14 @@ The packages here are stand-ins that note what they are given.
 import importlib.machinery
 import json
 import logging
+import struct
 import sys
 import types
 from unittest import mock
 
+import numpy as np
 import pytest
+from tensorboardX.proto import event_pb2
 
 from prm_jax import errors
 from prm_jax.training import loop
@@ -50,14 +53,14 @@ def mlflow(monkeypatch):
   )
 
 
-def _log(workdir, *trackers, first=0):
+def _log(workdir, *trackers, first=0, tensorboard=False):
   workdir.mkdir(exist_ok=True)
   (workdir / "config.json").write_text(json.dumps(CONFIG))
   return metrics_log.Log(
     *(workdir,),
     first=first,
     steps=9,
-    tensorboard=False,
+    tensorboard=tensorboard,
     name="run",
     shown=(),
     trackers=trackers,
@@ -65,6 +68,32 @@ def _log(workdir, *trackers, first=0):
 
 
 VALUES = dict(loss_nats=0.5, accuracy=float("nan"))
+
+
+def _scalars(folder):
+  """Returns (name, step, value) of each scalar in TensorBoard's files."""
+  (path,) = folder.iterdir()
+  data, scalars = path.read_bytes(), []
+  while data:
+    (length,) = struct.unpack("<Q", data[:8])
+    event = event_pb2.Event.FromString(data[12 : 12 + length])
+    for entry in event.summary.value:
+      scalars.append((entry.tag, event.step, entry.simple_value))
+    data = data[16 + length :]
+  return scalars
+
+
+def test_tensorboard_gets_finite_metrics_without_a_warning(tmp_path, caplog):
+  values = VALUES | dict(kl_nats=float("inf"), norm=np.float32(2))
+  with _log(tmp_path, tensorboard=True) as log:
+    log.write(1, "train", values)
+  assert _scalars(tmp_path / "tensorboard") == [
+    ("train/loss_nats", 1, 0.5),
+    ("train/norm", 1, 2.0),
+  ]
+  assert not caplog.messages
+  record = json.loads((tmp_path / "metrics.jsonl").read_text())
+  assert record["accuracy"] is None and record["kl_nats"] is None
 
 
 def test_wandb_gets_config_and_finite_metrics_and_resumes_its_run(
