@@ -10,6 +10,7 @@ import atexit
 from collections.abc import Sequence
 import gc
 import sys
+import traceback
 
 from prm_jax import errors
 from prm_jax.cli import arguments
@@ -22,6 +23,7 @@ from prm_jax.cli import search_arguments
 from prm_jax.cli import serve_arguments
 from prm_jax.runtime import exhausted
 from prm_jax.runtime import outputs
+from prm_jax.runtime import preemption
 from prm_jax.runtime import terminal
 
 
@@ -46,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   with terminal.opened() as printed:
     try:
       _run(argv, parser, flags, printed)
-    except SystemExit as e:  # --help; or SIGTERM, whose code stands
+    except SystemExit as e:  # --help; wrong flags; SIGTERM
       code = 0 if e.code else _failed_at_end(printed, flags)
       if not code:
         raise
@@ -101,7 +103,25 @@ def _run(
   parsed.overrides = overrides
   printed.carries_result = _prints_result(parsed)
   with output.printing_log(flags), output.records_alone(vars(parsed)):
-    parsed.run(parsed)
+    try:
+      parsed.run(parsed)
+    except preemption.PreemptedError:
+      raise
+    except SystemExit as e:
+      raise _unfinished(e) from e
+
+
+def _unfinished(error: SystemExit) -> errors.InputError:
+  """Returns the error of a command in which something called sys.exit.
+
+  Its code may be 0, or one that has another meaning here.
+  """
+  frame = traceback.extract_tb(error.__traceback__)[-1]
+  code = "" if error.code is None else repr(error.code)
+  return errors.InputError(
+    f"{frame.filename}:{frame.lineno}: sys.exit({code}) was called before the"
+    " command's work was done; `debug=True` shows by what"
+  )
 
 
 def _prints_result(args: argparse.Namespace) -> bool:

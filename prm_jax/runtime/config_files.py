@@ -20,6 +20,7 @@ import ml_collections
 from prm_jax import errors
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
+from prm_jax.runtime import user_functions
 
 
 def load(
@@ -101,31 +102,31 @@ def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
   """Returns what the file's get_config() does; any failure names its line."""
   module = types.ModuleType(path.stem)
   module.__file__ = str(path)
-  try:
+  with user_functions.refusing(lambda e: _failed(path, e)):
     # Not by an import, which would leave a __pycache__ beside the file.
     exec(compile(files.read_bytes(path), str(path), "exec"), vars(module))
     make = getattr(module, "get_config", None)
     config = None if make is None else make()
-  except SyntaxError as e:
-    line = f":{e.lineno}" if e.lineno else ""
-    raise errors.InputError(f"{path}{line}: not Python: {e.msg}") from None
-  except errors.InputError:
-    raise
-  except Exception as e:  # it is the user's own code
-    lines = [
-      frame.lineno
-      for frame in traceback.extract_tb(e.__traceback__)
-      if frame.filename == str(path)
-    ]
-    message = " ".join(str(e).split())
-    raise errors.InputError(
-      f"{path}:{lines[-1] if lines else 1}: {type(e).__name__}: {message}"
-    ) from e
   if not isinstance(config, ml_collections.ConfigDict):
     raise errors.InputError(
       f"{path}: has no get_config() that returns a ConfigDict; write one"
     )
   return config
+
+
+def _failed(path: pathlib.Path, error: BaseException) -> errors.InputError:
+  """Returns what a config file raised as one line."""
+  if isinstance(error, SyntaxError):
+    line = f":{error.lineno}" if error.lineno else ""
+    return errors.InputError(f"{path}{line}: not Python: {error.msg}")
+  lines = [
+    frame.lineno
+    for frame in traceback.extract_tb(error.__traceback__)
+    if frame.filename == str(path)
+  ]
+  return errors.InputError(
+    f"{path}:{lines[-1] if lines else 1}: {user_functions.described(error)}"
+  )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,6 +21,8 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax.runtime import files
+from prm_jax.runtime import preemption
+from prm_jax.runtime import terminal
 
 _OF_FILE = re.compile(r"(.+\.py):([^\W\d]\w*)", re.DOTALL)
 _OF_MODULE = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)")
@@ -84,12 +86,8 @@ class UserFunction:
     Raises:
       InputError: It raised an exception, which is the cause of this one.
     """
-    try:
+    with refusing(lambda e: _failed(self.name, e, self.file)):
       return self.function(*arguments)
-    except errors.InputError:
-      raise
-    except Exception as e:  # it is the user's own code
-      raise _failed(self.name, e, self.file) from e
 
   @property
   def identity(self) -> dict[str, str | None]:
@@ -99,6 +97,43 @@ class UserFunction:
     """
     place = {} if self.name.is_file else dict(module=self.name.place)
     return dict(**place, function=self.name.function, sha256=self.sha256)
+
+
+# No fault of the user's code: an error that is one line already, Ctrl-C, and
+# what ends a command that this code may have called.
+_LET_THROUGH = (
+  errors.InputError,
+  KeyboardInterrupt,
+  preemption.PreemptedError,
+  terminal.ReaderGoneError,
+)
+
+
+@contextlib.contextmanager
+def refusing(
+  refusal: Callable[[BaseException], errors.InputError],
+) -> Iterator[None]:
+  """Makes one error of what the user's code raises inside.
+
+  So it does of sys.exit, whose code would be that of a command that isn't done.
+
+  Args:
+    refusal: Returns the error, given what was raised.
+  """
+  try:
+    yield
+  except _LET_THROUGH:
+    raise
+  except BaseException as e:
+    raise refusal(e) from e
+
+
+def described(error: BaseException) -> str:
+  """Returns what the user's code raised as "TYPE: MESSAGE", in one line."""
+  message = " ".join(str(error).split()) or "no message"
+  if isinstance(error, SystemExit):
+    message = f"{error.code}; return instead, or raise an exception"
+  return f"{type(error).__name__}: {message}"
 
 
 def load(name: Name) -> UserFunction:
@@ -162,14 +197,11 @@ def _running(name: Name, file: str | None) -> Iterator[None]:
     name: The function's name.
     file: The file of the module, if that is known.
   """
-  try:
-    yield
-  except errors.InputError:
-    raise
-  except SyntaxError as e:
-    raise _not_python(name, e) from None
-  except (Exception, SystemExit) as e:
-    raise _failed(name, e, file) from e
+  with refusing(lambda e: _failed(name, e, file)):
+    try:
+      yield
+    except SyntaxError as e:
+      raise _not_python(name, e) from None
 
 
 def _find(
@@ -211,7 +243,4 @@ def _failed(
   ]
   own = [frame for frame in frames if frame.filename == file] or frames
   where = f"{own[-1].filename}:{own[-1].lineno}: " if own else ""
-  message = " ".join(str(error).split())
-  return errors.InputError(
-    f"{name}: {where}{type(error).__name__}: {message or 'no message'}"
-  )
+  return errors.InputError(f"{name}: {where}{described(error)}")

@@ -792,6 +792,18 @@ def test_a_typo_in_a_config_is_found_wherever_it_is(tmp_path, refused):
   refused(train, f"{config}: no such file")
 
 
+@pytest.mark.parametrize("code", [None, 0, 42, "a word"])
+def test_a_command_that_something_ends_by_sys_exit_failed(
+  code, tmp_path, refused, monkeypatch
+):
+  def look_at_data(args):
+    raise SystemExit(code)
+
+  monkeypatch.setattr("prm_jax.cli.data.look_at_data", look_at_data)
+  call = "sys.exit()" if code is None else f"sys.exit({code!r})"
+  refused(["data", "stats", "s.jsonl"], "test_cli.py:", call, "--debug")
+
+
 def test_debug_shows_where_an_error_comes_from(tmp_path):
   with pytest.raises(errors.InputError, match="no such file"):
     _run("data", "stats", tmp_path / "nowhere.jsonl", "--debug")

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 import pytest
 
 from prm_jax import errors
+from prm_jax.runtime import preemption
+from prm_jax.runtime import terminal
 from prm_jax.runtime import user_functions
 
 CODE = """
@@ -177,6 +179,30 @@ def test_what_fails_is_said_with_its_line(file, name, argument, said):
   assert _refused(f"mine.py:{name}", argument).startswith(said)
 
 
+@pytest.mark.parametrize("raised", ["SystemExit(0)", "SystemExit", "Exit(3)"])
+def test_no_way_to_end_a_program_ends_the_call_of_a_function(file, raised):
+  file.write_text(
+    f"class Exit(BaseException): pass\n\ndef stop(x):\n  raise {raised}\n"
+  )
+  said = raised.partition("(")[0]
+  assert _refused("mine.py:stop", 1).startswith(
+    f"mine.py:stop: mine.py:4: {said}"
+  )
+
+
+@pytest.mark.parametrize(
+  "ended",
+  [KeyboardInterrupt, preemption.PreemptedError, terminal.ReaderGoneError],
+)
+def test_what_ends_the_command_itself_passes_through_a_function(ended):
+  def function():
+    raise ended
+
+  name = user_functions.Name("mine", "function", is_file=False)
+  with pytest.raises(ended):
+    user_functions.UserFunction(name, function, None, None)()
+
+
 def test_the_traceback_is_the_errors_cause(file):
   with pytest.raises(errors.InputError) as caught:
     _load("mine.py:fail")(1)
@@ -188,7 +214,7 @@ def test_the_traceback_is_the_errors_cause(file):
   [
     ("\nx = (", "mine.py:2: not Python: '(' was never closed"),
     ("x = 1\n1 / 0", "mine.py:2: ZeroDivisionError: division by zero"),
-    ("import sys\nsys.exit()", "mine.py:2: SystemExit: no message"),
+    ("import sys\nsys.exit()", "mine.py:2: SystemExit: None; return instead"),
     ("import no_such_one", "mine.py:1: ModuleNotFoundError: No module named"),
     ("x = '\0'", "source code string cannot contain null bytes"),
   ],
