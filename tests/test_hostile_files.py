@@ -12,6 +12,9 @@ import time
 
 import hostile_json
 import numpy as np
+import pyarrow
+from pyarrow import ipc
+from pyarrow import parquet
 import pytest
 import safetensors.numpy
 import tokenizers
@@ -29,6 +32,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import dataset_folders
 from prm_jax.data.formats import jsonl
 from prm_jax.data.formats import processbench
+from prm_jax.data.formats import record_files
 from prm_jax.demo import run as demo_run
 from prm_jax.device_check import results as device_results
 from prm_jax.evaluation import run as evaluation_run
@@ -52,6 +56,7 @@ from prm_jax.reports import rl_records
 from prm_jax.reports import rl_run
 from prm_jax.rl import reward_record
 from prm_jax.runtime import environment
+from prm_jax.runtime import limits
 from prm_jax.training import run as training_run
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "hf"
@@ -431,6 +436,65 @@ def test_other_records(tmp_path):
     tmp_path / "device.json",
     json.loads((tmp_path / "device.json").read_text()),
   )
+
+
+# --- Tables -----------------------------------------------------------------
+
+
+def _write_arrow(path, table, **options):
+  how = ipc.IpcWriteOptions(**options)
+  with ipc.new_file(path, table.schema, options=how) as writer:
+    writer.write_table(table)
+
+
+def test_a_flipped_bit_of_an_arrow_file_costs_no_process(tmp_path):
+  path = tmp_path / "a.arrow"
+  rows = [dict(problem=f"{i}?", steps=["s"] * i, n=i) for i in range(20)]
+  _write_arrow(path, pyarrow.Table.from_pylist(rows))
+  whole = path.read_bytes()
+  # Where the fourth text ends, and the fourth list.
+  for offsets in ([0, 2, 4, 6, 8], [0, 0, 1, 3, 6]):
+    at = whole.index(np.array(offsets, np.int32).tobytes()) + 4 * 4 + 3
+    damaged = bytearray(whole)
+    damaged[at] ^= 0x40
+    path.write_bytes(damaged)
+    with pytest.raises(errors.InputError, match="damaged table") as caught:
+      list(record_files.read_records(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_few_bytes_of_a_table_dont_fill_the_memory(tmp_path, monkeypatch):
+  monkeypatch.setattr(limits, "TABLE_MEMORY_BYTES", 64 << 20)
+  monkeypatch.setattr(limits, "FILE_BYTES", 1 << 20)
+  text = pyarrow.array(["a" * (1 << 20)])
+  places = pyarrow.array([0] * 100, pyarrow.int32())
+  column = pyarrow.DictionaryArray.from_arrays(places, text)
+  long, many = tmp_path / "long.parquet", tmp_path / "many.arrow"
+  parquet.write_table(
+    *(pyarrow.table(dict(problem=column)), long),
+    compression="zstd",
+    store_schema=False,
+  )
+  _write_arrow(many, pyarrow.table(dict(a=pyarrow.nulls(1 << 30))))
+  for path, why in ((long, "64 MiB to read"), (many, "1 MiB of rows")):
+    assert path.stat().st_size < 1_000
+    with pytest.raises(errors.InputError, match=f"more than {why}"):
+      for _ in record_files.read_records(path):
+        pass
+
+
+def test_a_reader_of_tables_that_is_killed_is_one_line(tmp_path, monkeypatch):
+  worker = tmp_path / "worker.py"
+  worker.write_text(
+    "import os\nprint('{}', flush=True)\nos.kill(os.getpid(), 11)\n"
+  )
+  monkeypatch.setattr(record_files, "_WORKER", worker)
+  path = tmp_path / "a.parquet"
+  parquet.write_table(pyarrow.table(dict(a=[1])), path)
+  rows = record_files.read_records(path)
+  assert next(rows) == (f"{path}:1", {})
+  with pytest.raises(errors.InputError, match=r"after row 1: .*SIGSEGV"):
+    next(rows)
 
 
 # --- What is no file --------------------------------------------------------

@@ -13,6 +13,14 @@ JSON_BYTES = 32 << 20
 # Any other file that is read whole, after unpacking: a tokenizer, an array of
 # ProcessBench.
 FILE_BYTES = 256 << 20
+# The rows of a table (Parquet, Arrow), as JSON, are FILE_BYTES at most and this
+# often the file's size: as much as gzip can pack. Few bytes of a table may stand
+# for any number of values.
+TABLE_RATIO = 1024
+# What reading a table may allocate: this, and so often the file's size. Of a
+# file with one block of rows all may be in memory.
+TABLE_MEMORY_BYTES = 1 << 30
+TABLE_MEMORY_RATIO = 8
 # Objects and lists inside one another; a step of a MATH-APS tree is two levels.
 # Python's own limit depends on how deep the stack is, and on the version.
 NESTING = 500

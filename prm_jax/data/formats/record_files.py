@@ -1,29 +1,31 @@
 """The records of a file of solutions: JSON Lines, indented JSON or a table.
 
-A table is a Parquet or Arrow file, or all files of a split (dataset_folders).
+A table is a Parquet or Arrow file, or all files of a split (dataset_folders),
+and is read by a process of its own (table_worker).
 The content decides, not the name. Every record comes with its place,
 "FILE:LINE" (of its first line), or "FILE:ROW" of a table, both counted from 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-import datetime
-import decimal
-import math
+from collections.abc import Iterator, Sequence
+import importlib.util
+import json
+import os
 import pathlib
-from typing import Any, IO
+from typing import Any
 
 from prm_jax import errors
 from prm_jax.data.formats import dataset_folders
+from prm_jax.data.formats import table_worker
 from prm_jax.runtime import files
 from prm_jax.runtime import inputs
 from prm_jax.runtime import json_text
+from prm_jax.runtime import limited_process
+from prm_jax.runtime import limits
 
-_PARQUET = b"PAR1"
-# Of Arrow's file format, and of its stream format.
-_ARROW_FILE, _ARROW_STREAM = b"ARROW1", b"\xff\xff\xff\xff"
-_ROWS = 1024
+_TABLES = (table_worker.PARQUET, table_worker.ARROW_FILE, b"\xff\xff\xff\xff")
+_WORKER = pathlib.Path(table_worker.__file__)
 
 Record = tuple[str, dict[str, Any]]
 
@@ -79,7 +81,7 @@ def is_table(path: files.PathLike) -> bool:
   if str(path).endswith(".gz"):
     return False
   with inputs.opened(path) as f:
-    return f.read(8).startswith((_PARQUET, _ARROW_FILE, _ARROW_STREAM))
+    return f.read(8).startswith(_TABLES)
 
 
 def _first_line(path: files.PathLike) -> str:
@@ -180,90 +182,64 @@ def _read_tables(
     path: The file or the split, for the places.
     parts: Its files.
   """
-  try:
-    import pyarrow
-  except ImportError:
+  if importlib.util.find_spec("pyarrow") is None:
     raise errors.InputError(
       f"{path}: a Parquet or Arrow file; to read it, pip install"
       " 'prm_jax[parquet]'"
-    ) from None
+    )
   number = 0
   for part in parts:
-    before = number
-    try:
-      with inputs.opened(part) as f:
-        for batch in _batches(f, part):
-          for row in batch.to_pylist():
-            number += 1
-            where = f"{path}:{number}"
-            yield (
-              where,
-              {name: _plain(x, where, name) for name, x in row.items()},
-            )
-    except errors.InputError:
-      raise
-    # A value that Python has no form of is a ValueError or an OverflowError.
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as e:
-      reason = " ".join(str(e).split())
-      raise errors.InputError(
-        f"{part}: damaged table after row {number - before}: {reason}; copy it"
-        " again, or write it without the column"
-      ) from None
+    for record in _rows(part, path, number):
+      number += 1
+      yield f"{path}:{number}", record
 
 
-def _batches(f: IO[bytes], path: pathlib.Path) -> Iterator[Any]:
-  """Yields an open table's rows, some at a time."""
-  from pyarrow import ipc
-  from pyarrow import parquet
+def _rows(
+  part: pathlib.Path, path: files.PathLike, before: int
+) -> Iterator[dict[str, Any]]:
+  """Yields the rows of a file, which a process with limits reads.
 
-  start = f.read(8)
-  f.seek(0)
-  if start.startswith(_PARQUET):
-    with parquet.ParquetFile(f) as table:
-      _check_names(table.schema_arrow.names, path)
-      yield from table.iter_batches(_ROWS)
-    return
-  if start.startswith(_ARROW_FILE):
-    with ipc.open_file(f) as reader:
-      _check_names(reader.schema.names, path)
-      for i in range(reader.num_record_batches):
-        yield reader.get_batch(i)
-    return
-  with ipc.open_stream(f) as reader:
-    _check_names(reader.schema.names, path)
-    yield from reader
-
-
-def _check_names(names: Sequence[str], path: pathlib.Path) -> None:
-  twice = [x for i, x in enumerate(names) if x in names[:i]]
-  if twice:
+  Args:
+    part: The file.
+    path: The file or the split, for the places of rows.
+    before: The number of rows in the files before it.
+  """
+  with inputs.opened(part) as f:
+    size = os.fstat(f.fileno()).st_size
+    bounds = (
+      limits.TABLE_MEMORY_BYTES + limits.TABLE_MEMORY_RATIO * size,
+      limits.LINE_BYTES,
+      limits.FILE_BYTES + limits.TABLE_RATIO * size,
+    )
+    number, line = 0, b""
+    with limited_process.started(_WORKER, *bounds, stdin=f) as worker:
+      assert worker.stdout is not None
+      while (line := worker.stdout.readline(limits.LINE_BYTES)).startswith(
+        b"{"
+      ):
+        number += 1
+        yield _row(line, f"{path}:{before + number}")
+      last = (
+        json.loads(line)
+        if line.endswith(b"]\n")
+        else [
+          "damaged",
+          f"its reader ended ({limited_process.how_ended(worker)})",
+        ]
+      )
+  if last[0] == "row":
+    raise errors.InputError(f"{path}:{before + number + 1}: {last[1]}")
+  if last[0] == "file":
+    raise errors.InputError(f"{part}: {last[1]}")
+  if last[0] == "damaged":
     raise errors.InputError(
-      f'{path}: has two columns "{twice[0]}"; write one of them'
+      f"{part}: damaged table after row {number}: {last[1]}; copy it again, or"
+      " write it without the column"
     )
 
 
-def _plain(value: Any, where: str, name: str) -> Any:
-  """Returns a value as JSON has it.
-
-  NaN is what pandas writes where a number is missing; it becomes null.
-  """
-  if isinstance(value, float):
-    if math.isinf(value):
-      raise errors.InputError(
-        f'{where}: column "{name}" holds {value}, which JSON has no form of;'
-        " write null"
-      )
-    return None if math.isnan(value) else value
-  if value is None or isinstance(value, str | bool | int):
-    return value
-  if isinstance(value, Mapping):
-    return {key: _plain(x, where, name) for key, x in value.items()}
-  if isinstance(value, Sequence) and not isinstance(value, bytes):
-    # A map is a list of pairs.
-    return [_plain(x, where, name) for x in value]
-  if isinstance(value, datetime.date | datetime.time | decimal.Decimal):
-    return str(value)
-  raise errors.InputError(
-    f'{where}: column "{name}" holds {type(value).__name__}, which JSON has no'
-    " form of; write the file without the column"
-  )
+def _row(line: bytes, where: str) -> dict[str, Any]:
+  try:
+    return json_text.parse(line.decode())
+  except json_text.JSONTextError as e:
+    raise errors.InputError(f"{where}: {e}") from None
