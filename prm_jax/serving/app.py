@@ -152,7 +152,7 @@ class Server:
 
     async def counted(request: requests.Request) -> responses.Response:
       began = time.perf_counter()
-      response = await self._answer(request, handle, route.is_open)
+      response = await self._answer(request, handle, route)
       self.metrics.requests.labels(path, str(response.status_code)).inc()
       self.metrics.seconds.labels(path).observe(time.perf_counter() - began)
       return response
@@ -168,12 +168,13 @@ class Server:
     return self._route(of_path[0].route, handle)
 
   async def _answer(
-    self, request: requests.Request, handle: Handle, is_open: bool
+    self, request: requests.Request, handle: Handle, route: fields.Route
   ) -> responses.Response:
     held = request.state.held = bodies.Held()
     try:
-      if not is_open:
+      if not route.is_open:
         request.state.client = self._client(request)
+      _check_address(request, route)
       async with asyncio.timeout(self.limits.deadline_s):
         return await handle(request)
     except refusals.RefusedError as e:
@@ -264,7 +265,7 @@ class Server:
   async def _adapted(
     self, request: requests.Request, of_path: Sequence[form_lib.Form]
   ) -> responses.Response:
-    aggregate = _aggregate(request, of_path[0].route)
+    aggregate = request.query_params.get("aggregate")
     record = await self._bodies.read(request, request.state.held)
     is_large = request.state.held.is_large
     if is_large:
@@ -350,20 +351,24 @@ def _prepare(
   return out
 
 
-def _aggregate(request: requests.Request, route: fields.Route) -> str | None:
-  """Returns the aggregate that a request's address asks for.
+def _check_address(request: requests.Request, route: fields.Route) -> None:
+  """Refuses what an address asks for and its route doesn't read.
 
   Raises:
-    RefusedError: The address asks for another thing, too.
+    RefusedError: It asks for something else, for something twice, or for an
+      aggregate that there isn't.
   """
+  asked: set[str] = set()
   for name, value in request.query_params.multi_items():
     if name not in route.queries:
+      of_body = (route.request or {}).get("properties", {})
       known = ", ".join(route.queries) or "none"
-      raise refusals.invalid(
-        f"unknown query parameter {name[:60]!r}; known: {known}"
-      )
+      fix = "give it in the body" if name in of_body else f"known: {known}"
+      raise refusals.invalid(f"unknown query parameter {name[:60]!r}; {fix}")
+    if name in asked:
+      raise refusals.invalid("it is there twice; give it once", name)
+    asked.add(name)
     fields.check(value, fields.only(*voting.AGGREGATES), name)
-  return request.query_params.get("aggregate")
 
 
 async def _left(request: requests.Request) -> None:

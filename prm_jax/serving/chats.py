@@ -11,8 +11,9 @@ that the template would have stripped has no white space around it, and what
 follows a plain prompt must not follow it twice. Everything else is refused. Of
 the names around a model's reasoning, as <think>, a response may hold any.
 
-A reward model's template may have a mark after each step, as <extra_0>. In a
-text for such a model each mark ends a step, whoever wrote it.
+Clients of published reward models write a mark after each step, as <extra_0>.
+Each mark in a response ends a step, for every model and whoever wrote it: who
+sends marks asks for a score at each.
 
 The end of the text may be the name of a token that ends a turn, and a line break
 after it; they are no part of the response.
@@ -37,6 +38,9 @@ _BOS = ("<s>", "<|begin_of_text|>", "<bos>", "<|endoftext|>")
 _ANY = "\x00"
 # How most chats that aren't known here name their control tokens.
 _CONTROL = re.compile(r"<[|｜][\w▁ ]+[|｜]>|<\|\w+>|<\w+\|>")
+# What is written after each step for Qwen's reward models, and for
+# Math-Shepherd's: there at the end of a line, as its letters are in words, too.
+_MARKS = r"<extra_0>| ки(?:\n|\Z)"
 
 
 class Turns(NamedTuple):
@@ -44,13 +48,11 @@ class Turns(NamedTuple):
 
   Args:
     problem: The problem.
-    response: The response; "" if its steps are known.
-    steps: The steps, if the text has a mark after each; None if not.
+    response: The response.
   """
 
   problem: str
   response: str
-  steps: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,6 @@ class Chat:
     ends: How a turn may end: names of tokens, or two of them.
     names: The names of control tokens, which no problem and response holds.
     strips: Whether the template strips the problem.
-    mark: What is written after each step; "" is nothing.
   """
 
   name: str
@@ -74,7 +75,6 @@ class Chat:
   ends: tuple[str, ...]
   names: frozenset[str]
   strips: bool = False
-  mark: str = ""
 
 
 class _UnreadError(Exception):
@@ -90,10 +90,12 @@ class Reader:
       come first.
     takes_plain: Whether a prompt without the name of a control token is the
       problem itself.
+    mark: What the model's own template writes after each step; "" is nothing.
   """
 
   chats: tuple[Chat, ...]
   takes_plain: bool = True
+  mark: str = ""
 
   def read(self, text: str, where: str) -> Turns:
     """Returns the problem and the response of a rendered chat.
@@ -153,6 +155,32 @@ class Reader:
     except _UnreadError as e:
       raise _refused([str(e)], "a response", where) from None
 
+  def read_steps(self, response: str, where: str) -> tuple[str, ...] | None:
+    """Returns the steps of a response with a mark after each; None if it has none.
+
+    White space around them stays if the model was trained with marks.
+
+    Args:
+      response: The response.
+      where: The field that it is in, for errors.
+
+    Raises:
+      RefusedError: It has marks, but none after the last step.
+    """
+    own = f"{re.escape(self.mark)}|" if self.mark else ""
+    marks = re.compile(own + _MARKS)
+    mark = marks.search(response)
+    if mark is None:
+      return None
+    *steps, last = marks.split(response)
+    if last.strip():
+      raise refusals.invalid(
+        f"{mark[0].strip()!r} ends steps, but there is none after the last step;"
+        " write it after each, or send steps to /v1/prm/score",
+        where,
+      )
+    return tuple(steps if self.mark else (step.strip() for step in steps))
+
   def _response(self, text: str) -> str:
     ends = dict.fromkeys(x for chat in self.chats for x in chat.ends)
     response = _without_end(tuple(ends), text)
@@ -186,11 +214,10 @@ def reader(template: Any) -> Reader:
     own = _of_prompt(template)
   if own is None:
     return Reader(known)
-  marked = (
-    dataclasses.replace(chat, mark=own.mark, ends=(*chat.ends, *own.ends))
-    for chat in known
+  closed = (
+    dataclasses.replace(chat, ends=(*chat.ends, *own.ends)) for chat in known
   )
-  return Reader((own, *marked))
+  return Reader((own, *closed), mark=_mark(template))
 
 
 def _published() -> Iterator[policy_templates.PolicyTemplate]:
@@ -237,14 +264,18 @@ def _of_prompt(template: templates.PromptTemplate) -> Chat | None:
     for end in published.ends
   } - {*closing}
   ends = [*closing, *(f"{x}{end}" for x in closing for end in sorted(more))]
+  names = frozenset({*controls, *closing, *more})
+  chat = Chat(template.name, before, after, tuple(ends), names)
+  return chat if _is_chat(chat) else None
+
+
+def _mark(template: templates.PromptTemplate) -> str:
+  """Returns what a template writes after each step; "" if it is no control."""
   written = [part for part in template.step if part[0] in ("text", "control")]
   # A mark of letters could be a step's own.
   is_first = template.step[0][0] == "step"
   is_marked = is_first and written and written[0][0] == "control"
-  mark = "".join(content for _, content in written) if is_marked else ""
-  names = frozenset({*controls, *closing, *more})
-  chat = Chat(template.name, before, after, tuple(ends), names, mark=mark)
-  return chat if _is_chat(chat) else None
+  return "".join(content for _, content in written) if is_marked else ""
 
 
 def _is_chat(chat: Chat) -> bool:
@@ -329,12 +360,7 @@ def _turns(chat: Chat, problem: str, rest: str) -> Turns:
   response = _without_end(chat.ends, rest)
   if name := _held(response, chat.names):
     raise _UnreadError(f"the response holds {name!r}")
-  if not chat.mark or chat.mark not in response:
-    return Turns(problem, response)
-  *steps, last = response.split(chat.mark)
-  if last:
-    raise _UnreadError(f"there is no {chat.mark!r} after the last step")
-  return Turns(problem, "", tuple(steps))
+  return Turns(problem, response)
 
 
 def _check_plain(text: str, names: Iterable[str]) -> None:

@@ -82,7 +82,8 @@ ALL = (
 )
 # Why a request that needs a model gets no reply of its route.
 STATUSES = {
-  400: "The request can't be understood, or a chat in it can't be read.",
+  400: "The request can't be understood, a chat in it can't be read, or its"
+  " address has a query parameter that the route doesn't take.",
   401: "The key is missing or wrong.",
   404: "There is no such model.",
   408: "The request didn't arrive in time.",
@@ -182,7 +183,9 @@ def _statuses(route: fields.Route) -> Iterable[int]:
   """Returns the statuses of a route's refusals."""
   if route.request is not None:
     return STATUSES
-  return (503,) if route is READY else () if route.is_open else (401,)
+  if route.is_open:
+    return (400, 503) if route is READY else (400,)
+  return (400, 401)
 
 
 _REFERENCE = {"$ref": "#/components/schemas/Error"}

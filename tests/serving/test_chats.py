@@ -84,12 +84,12 @@ def test_a_rendered_chat_is_read_as_its_problem_and_response(
   end = template.ends[number % len(template.ends)] + "\n" * (number % 2)
   prompt = _prompt(template, problem)
   found = _read(template, prompt + response + end)
-  assert found in (None, (problem, response, None))
+  assert found in (None, (problem, response))
   try:
     pair = chats.reader(template).read_pair(prompt, response + end, "prompts")
   except refusals.RefusedError:
     pair = None
-  assert pair in (None, (problem, response, None))
+  assert pair in (None, (problem, response))
   if name in policy_templates.CHATS and _is_clean(template, problem, response):
     assert found is not None
     assert pair is not None
@@ -108,7 +108,7 @@ def test_an_unfinished_chat_is_read_unless_its_text_is_a_finished_ones(
   found = _read(template, _prompt(template, problem) + response)
   if found is None:
     return
-  read_problem, read_response, _ = found
+  read_problem, read_response = found
   assert read_problem == problem
   left = response.removeprefix(read_response)
   # What was taken off is the end of a turn, which such a text has.
@@ -131,7 +131,7 @@ def test_the_text_before_the_end_of_an_orms_chat_is_no_response(end):
     one_text=True,
   )
   prompt = "<s>[INST] 2 + 2? [/INST] "
-  reader, expected = chats.reader(orm), ("2 + 2?", RESPONSE, None)
+  reader, expected = chats.reader(orm), ("2 + 2?", RESPONSE)
   assert _read(orm, f"{prompt}{RESPONSE}{end}") == expected
   assert reader.read_pair(prompt, f"{RESPONSE}{end}", "prompts") == expected
   assert reader.read_response(f"{RESPONSE}{end}", "responses") == RESPONSE
@@ -140,7 +140,7 @@ def test_the_text_before_the_end_of_an_orms_chat_is_no_response(end):
 def test_a_clean_unfinished_chat_is_read():
   for name in policy_templates.CHATS:
     text = _prompt(TEMPLATES[name], "2 + 2?") + RESPONSE + "\n"
-    assert _read(TEMPLATES[name], text) == ("2 + 2?", RESPONSE + "\n", None)
+    assert _read(TEMPLATES[name], text) == ("2 + 2?", RESPONSE + "\n")
 
 
 @pytest.mark.parametrize("name", policy_templates.CHATS)
@@ -148,7 +148,7 @@ def test_a_model_of_another_form_reads_every_published_chat(name):
   system = dict(system="Any\n\nturn.") if name in ("qwen3", "llama3_1") else {}
   template = policy_templates.published(name, **system)
   text = _prompt(template, "2 + 2?") + RESPONSE + template.ends[0]
-  expected = ("2 + 2?", RESPONSE, None)
+  expected = ("2 + 2?", RESPONSE)
   assert _read(None, text) == expected
   assert _read(templates.skywork(), text) == expected
   bos = {"gemma": "<bos>", "mistral": "<s>"}.get(name, "<|begin_of_text|>")
@@ -161,27 +161,56 @@ def test_a_model_with_a_chat_reads_no_other_system_turn():
   assert _read(policy_templates.qwen2_5(), text) is None
 
 
-def test_the_marks_of_a_reward_models_template_are_its_steps():
+def _steps(template, text):
+  """Returns the steps of a chat with a mark after each; None if refused."""
+  reader, turns = chats.reader(template), _read(template, text)
+  assert turns.problem == "2 + 2?"
+  try:
+    return reader.read_steps(turns.response, "text")
+  except refusals.RefusedError as e:
+    assert (e.status, e.where) == (400, "text")
+    assert "<extra_0>" in e.message
+    return None
+
+
+@pytest.mark.parametrize("end", ["", "<|im_end|>\n", "<|im_end|><|endoftext|>"])
+def test_marks_end_the_steps_for_every_model(end):
+  """White space around them is that of a model which was trained with marks."""
   template = templates.qwen_prm()
   prompt = _prompt(template, "2 + 2?")
-  for end in ("", "<|im_end|>\n", "<|im_end|><|endoftext|>"):
-    marked = f"{prompt}So 4.<extra_0>Answer 4\n<extra_0>{end}"
-    assert _read(template, marked) == ("2 + 2?", "", ("So 4.", "Answer 4\n"))
-    assert _read(template, prompt + RESPONSE + end).response == RESPONSE
-  assert _read(template, f"{prompt}So 4.<extra_0>Answer 4") is None
   other = prompt.replace(templates.STEP_BY_STEP, "Check.")
-  assert _read(template, f"{other}4<extra_0>").steps == ("4",)
-  # Elsewhere the mark is text.
-  assert _read(None, f"{prompt}4<extra_0>").response == "4<extra_0>"
+  for begun in (prompt, other):
+    marked = f"{begun}So 4.<extra_0>Answer 4\n<extra_0>{end}"
+    assert _steps(template, marked) == ("So 4.", "Answer 4\n")
+    assert _steps(template, f"{begun}4<extra_0>") == ("4",)
+  if "endoftext" not in end:
+    marked = f"{prompt}So 4.<extra_0>Answer 4\n<extra_0>{end}"
+    for model in (None, templates.skywork(), templates.math_shepherd()):
+      assert _steps(model, marked) == ("So 4.", "Answer 4")
+
+
+def test_a_text_after_the_last_mark_is_refused():
+  template = templates.qwen_prm()
+  text = f"{_prompt(template, '2 + 2?')}So 4.<extra_0>Answer 4"
+  assert _steps(template, text) is None
+  assert _steps(None, text) is None
+
+
+def test_letters_are_a_mark_at_the_end_of_a_line_alone():
+  read = chats.reader(None).read_steps
+  assert read("So 4. ки\nAnswer 4 ки", "x") == ("So 4.", "Answer 4")
+  assert read("So 4. ки\nAnswer 4 ки\n", "x") == ("So 4.", "Answer 4")
+  for text in ("Ошибки\nнет", " ки нет", "ки\n", RESPONSE, ""):
+    assert read(text, "x") is None
 
 
 def test_a_prompt_without_a_chat_is_the_problem_itself():
   for template in (None, templates.skywork(), policy_templates.qwen2_5()):
     read = chats.reader(template).read_pair
-    assert read("2 + 2?", "4", "prompts") == ("2 + 2?", "4", None)
-  assert chats.reader(None).read_pair("2?", "4</s>", "x") == ("2?", "4", None)
+    assert read("2 + 2?", "4", "prompts") == ("2 + 2?", "4")
+  assert chats.reader(None).read_pair("2?", "4</s>", "x") == ("2?", "4")
   less = "Is |x|<|y| or |x|>|y|?"
-  assert chats.reader(None).read_pair(less, "4", "x") == (less, "4", None)
+  assert chats.reader(None).read_pair(less, "4", "x") == (less, "4")
 
 
 BAD_PROMPTS = {

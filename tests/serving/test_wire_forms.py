@@ -183,6 +183,10 @@ BAD = {
   "long": ("/predict", dict(inputs=[["1?", "2"], ["1?", "2" * 200]]), 413, "inputs[1]", "up to 96"),
   "aggregate": ("/rm?aggregate=max", RM, 400, "aggregate", "min"),
   "parameter": ("/rm?agregate=min", RM, 400, "", "'agregate'"),
+  "twice": ("/rm?aggregate=min&aggregate=last", RM, 400, "aggregate", "twice"),
+  "of_body": ("/rm?label=4", RM, 400, "", "'label'; give it in the body"),
+  "mark": ("/pooling", dict(input=f"{QWEN}so 2<extra_0>then 3"), 400, "input", "'<extra_0>'"),
+  "mark_of_letters": ("/rm", RM | dict(response="so 2 ки\nthen 3"), 400, "response", "'ки'"),
 }  # fmt: skip
 
 
@@ -221,6 +225,71 @@ def test_other_clients_need_a_key_too(serving):
     assert asked.post(golden.bytes, golden.path)[0] == 401
     right = dict(Authorization="Bearer secret")
     assert asked.post(golden.bytes, golden.path, **right)[0] == 200
+
+
+MARKED = "so 1<extra_0>then 2<extra_0>So 2.<extra_0>"
+TURNS = [*golden_requests.CHAT[:1], dict(role="assistant", content=MARKED)]
+SAID = [MESSAGE | dict(content=[dict(type="output_text", text=MARKED)])]
+# A request with three marked steps on each route that reads texts.
+THREE_STEPS = {
+  "pooling": ("/pooling", dict(input=f"{QWEN}{MARKED}<|im_end|>\n")),
+  "pooling_chat": ("/pooling", dict(messages=TURNS)),
+  "classify": ("/classify", dict(input=[f"{QWEN}{MARKED}<|im_end|>"])),
+  "sglang": ("/classify", dict(text=[[PROBLEM, MARKED]])),
+  "embeddings": ("/v1/embeddings", dict(input=f"{QWEN}{MARKED}")),
+  "openrlhf": (
+    "/get_reward",
+    dict(query=[f"{PROBLEM}{MARKED}"], prompts=[PROBLEM]),
+  ),
+  "slime": ("/rm", dict(prompt=PROBLEM, response=MARKED)),
+  "slime_chat": ("/rm", dict(prompt=TURNS[:1], response=MARKED)),
+  "tei": ("/predict", dict(inputs=[[PROBLEM, MARKED]])),
+  "gym": ("/verify", VERIFY | dict(response=dict(output=SAID))),
+}
+
+
+def _numbers(reply):
+  """Returns the numbers of a reply in their order."""
+  if isinstance(reply, dict):
+    reply = [reply[name] for name in sorted(reply)]
+  if isinstance(reply, list):
+    return [number for x in reply for number in _numbers(x)]
+  return [reply] if isinstance(reply, float) else []
+
+
+@pytest.mark.parametrize("name", THREE_STEPS)
+def test_a_mark_after_each_step_gets_the_scores_of_these_steps(
+  running, scorer_of_text, name
+):
+  """As vLLM answers clients of reward models with marks, a row for each."""
+  path, body = THREE_STEPS[name]
+  expected = scorer_of_text.score(PROBLEM, ["so 1", "then 2", "So 2."]).scores
+  status, reply, _ = running.post(body, path)
+  assert status == 200, reply
+  if path == "/pooling":
+    rows = reply["data"][0]["data"]
+    assert [p for _, p in rows] == pytest.approx(expected, abs=1e-5)
+  else:
+    assert pytest.approx(min(expected), abs=1e-5) in _numbers(reply)
+
+
+@pytest.mark.parametrize(
+  ("method", "path"), [(x.method, x.path) for x in routes.ALL]
+)
+def test_no_route_ignores_a_query_parameter(running, method, path):
+  for query in ("x=1", "x", "aggregate=min&x=", "temperature=0&model=tiny"):
+    status, reply, _ = running.ask(method, f"{path}?{query}", b"{}", {})
+    assert status == 400, reply
+    assert "query parameter" in reply["error"]["message"]
+
+
+def test_our_own_route_takes_its_fields_in_the_body_alone(running):
+  body = dict(items=[dict(problem=PROBLEM, response=RESPONSE)])
+  for query in ("aggregate=product", "model=orm"):
+    status, reply, _ = running.post(body, f"/v1/prm/score?{query}")
+    assert status == 400
+    name = query.partition("=")[0]
+    assert f"{name!r}; give it in the body" in reply["error"]["message"]
 
 
 def test_marked_steps_are_the_steps_of_a_reward_model_with_marks():

@@ -98,17 +98,19 @@ def prepare(
   Raises:
     RefusedError: A solution can't be read, or it is above a limit.
   """
-  items = form.read(record, chats.reader(model.template))
+  reader = chats.reader(model.template)
+  items = form.read(record, reader)
   field = items[0].where.partition("[")[0] if items else ""
   score_api.check_number(len(items), model.limits, field)
   out = []
   for where, turns in items:
     if not turns.problem.strip():
       raise refusals.invalid("the problem is blank", where)
-    if turns.steps is None:
+    steps = reader.read_steps(turns.response, where)
+    if steps is None:
       solution = model.cut(turns.problem, turns.response, where)
     else:
-      solution = schema.Solution("0", turns.problem, turns.steps)
+      solution = schema.Solution("0", turns.problem, steps)
     out.append(model.prepare(solution, where, client))
   return out
 
