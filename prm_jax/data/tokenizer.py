@@ -27,6 +27,9 @@ from prm_jax.runtime import json_text as json_text_lib
 from prm_jax.runtime import progress
 
 SEPARATOR_PIECE = "<sep>"
+# `tokenizers` holds Python's lock while it encodes one text, but not while it
+# encodes a batch. From so many characters on that is worth a batch's start.
+_LARGE_CHARS = 4_096
 Ids = Sequence[int] | np.ndarray
 Span = tuple[int, int]
 
@@ -310,7 +313,10 @@ class HuggingFace:
     A part is a tokenizers.Encoding.
     """
     text = text.encode("utf-8", "replace").decode()
-    whole = self._tokenizer.encode(text, add_special_tokens=False)
+    if len(text) < _LARGE_CHARS:
+      whole = self._tokenizer.encode(text, add_special_tokens=False)
+    else:
+      (whole,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
     if self._untypable.isdisjoint(whole.ids):
       return [(start, whole)]
     cuts = []

@@ -252,7 +252,7 @@ class Server:
   async def _score(self, request: requests.Request) -> responses.Response:
     record = await self._bodies.read(request, request.state.held)
     is_large = request.state.held.is_large
-    asked = score_api.read(record, self.limits)
+    asked = await bodies.checked(is_large, score_api.read, record, self.limits)
     model = self._named(asked.model)
     prepared = await concurrency.run_in_threadpool(
       _prepare, asked, model, request.state.client
@@ -268,12 +268,7 @@ class Server:
     aggregate = request.query_params.get("aggregate")
     record = await self._bodies.read(request, request.state.held)
     is_large = request.state.held.is_large
-    if is_large:
-      form = await concurrency.run_in_threadpool(
-        form_lib.chosen, of_path, record
-      )
-    else:
-      form = form_lib.chosen(of_path, record)
+    form = await bodies.checked(is_large, form_lib.chosen, of_path, record)
     model = self._named(record.get("model") or "")
     prepared = await concurrency.run_in_threadpool(
       form_lib.prepare, form, record, model, request.state.client

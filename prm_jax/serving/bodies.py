@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 import dataclasses
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette import concurrency
 from starlette import requests
@@ -27,6 +27,8 @@ _LARGE_STEPS = 1_000
 _ENCODER = json.JSONEncoder(
   ensure_ascii=False, allow_nan=False, separators=(",", ":")
 )
+
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass
@@ -143,6 +145,21 @@ class Bodies:
       )
     self._held += num_bytes
     held.num_bytes += num_bytes
+
+
+async def checked(
+  is_large: bool, check: Callable[..., _T], *arguments: Any
+) -> _T:
+  """Returns what a request's JSON asks for; that of a large one in a thread.
+
+  Args:
+    is_large: Whether the request is large.
+    check: Returns it, or refuses the JSON.
+    *arguments: The arguments of check.
+  """
+  if is_large:
+    return await concurrency.run_in_threadpool(check, *arguments)
+  return check(*arguments)
 
 
 async def written(

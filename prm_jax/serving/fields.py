@@ -185,10 +185,11 @@ def _check_record(value: dict[str, Any], schema: Schema, where: str) -> None:
       raise refusals.invalid(
         f"missing; expected {in_words(fields[name])}", _inner(where, name)
       )
-  unknown = sorted(value.keys() - fields.keys())
+  unknown = value.keys() - fields.keys()
   if unknown and not schema["additionalProperties"]:
     raise refusals.invalid(
-      f"unknown field {unknown[0][:60]!r}; there are {', '.join(fields)}", where
+      f"unknown field {min(unknown)[:60]!r}; there are {', '.join(fields)}",
+      where,
     )
   for name in (x for x in fields if x in value):
     check(value[name], fields[name], _inner(where, name))

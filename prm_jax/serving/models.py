@@ -24,6 +24,10 @@ from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import refusals
 from prm_jax.training import programs
 
+# A token has that many characters at most: in the published vocabularies the
+# longest are 128 spaces.
+_TOKEN_CHARS = 128
+
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
@@ -136,6 +140,7 @@ class Model:
         can't be encoded.
     """
     check_steps(solution, self.limits, where)
+    self._check_chars(where, solution.problem, *solution.steps)
     try:
       encoded = self.scorer.encode(solution)
     except errors.InputError as e:
@@ -158,12 +163,25 @@ class Model:
       where: The item of the request that it is, for errors.
 
     Raises:
-      RefusedError: The model doesn't say how texts are cut.
+      RefusedError: The model doesn't say how texts are cut, or the text is too
+        long.
     """
+    self._check_chars(where, problem, text)
     try:
       return self.scorer.cut(problem, text)
     except errors.InputError as e:
       raise uncut(self.name, where) from e
+
+  def _check_chars(self, where: str, *texts: str) -> None:
+    """Refuses what can't have max_tokens, before any work on its texts."""
+    num, most = sum(map(len, texts)), self.limits.max_tokens * _TOKEN_CHARS
+    if num > most:
+      raise refusals.too_large(
+        f"{num} characters with its problem; this server takes up to"
+        f" {self.limits.max_tokens} tokens, which have at most {most}, and cuts"
+        " nothing",
+        where,
+      )
 
   def rows(self, first: Prepared) -> Rows:
     """Returns the empty rows of a batch.

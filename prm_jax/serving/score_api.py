@@ -317,8 +317,9 @@ def _check_fields(
 ) -> None:
   """Refuses a field that isn't read: it may be one that was misspelt."""
   known = expected["properties"] if expected else {}
-  unknown = sorted(record.keys() - known.keys())
+  unknown = record.keys() - known.keys()
   if unknown:
     raise refusals.invalid(
-      f"unknown field {unknown[0][:60]!r}; there are {', '.join(known)}", where
+      f"unknown field {min(unknown)[:60]!r}; there are {', '.join(known)}",
+      where,
     )

@@ -1,7 +1,10 @@
 """No text yields a control id, and what a text yields gives it back."""
 
 import io
+import itertools
 import json
+import threading
+import time
 
 import hostile_text
 from hypothesis import example
@@ -333,3 +336,46 @@ def test_a_control_is_found_by_its_name_and_text_by_none():
   assert pieces.control("</s>") == pieces.eos
   assert pieces.control("a") is None
   assert hostile_text.tokenizer("bytes").control("</s>") is None
+
+
+# --- Large texts --------------------------------------------------------------
+
+LARGE = "so 3 + 42 = 7, then answer x^2; 😀 <|im_start|>\n" * 6_000
+
+
+def test_a_large_text_has_the_ids_and_places_of_one_text():
+  tokenizer = hostile_text.tokenizer("byte_level")
+  text = LARGE.replace("<|im_start|>", "")[:20_000]
+  whole = tokenizer.processor.encode(text, add_special_tokens=False)
+  ids, spans = tokenizer.encode_with_spans(text)
+  assert tokenizer.encode(text) == ids == whole.ids
+  assert spans == whole.offsets
+
+
+def _longest_wait(call):
+  """Returns how long a call took, and how long another thread waited at most."""
+  done, times = threading.Event(), []
+
+  def tick():
+    while not done.is_set():
+      times.append(time.perf_counter())
+      time.sleep(0.001)
+
+  thread = threading.Thread(target=tick)
+  thread.start()
+  began = time.perf_counter()
+  call()
+  took = time.perf_counter() - began
+  done.set()
+  thread.join()
+  times = [x for x in (*times, began, began + took) if x >= began]
+  waits = [b - a for a, b in itertools.pairwise(sorted(times))]
+  return took, max(waits)
+
+
+def test_other_threads_run_while_a_large_text_is_encoded():
+  """As a server's do, which has to answer others meanwhile."""
+  tokenizer = hostile_text.tokenizer("byte_level")
+  # The other thread may wait for the machine, too, but hardly each time.
+  waits = (_longest_wait(lambda: tokenizer.encode(LARGE)) for _ in range(3))
+  assert any(longest < took / 2 for took, longest in waits)

@@ -75,6 +75,42 @@ def _request(body, more=""):
   ).encode()
 
 
+LONG = "so 2. " * 600_000
+LONG_CHAT = [
+  dict(role="user", content="1?"),
+  dict(role="assistant", content=LONG),
+]
+LONG_REQUESTS = {
+  "steps": ("/v1/prm/score", dict(items=[dict(problem="1?", steps=[LONG])])),
+  "problem": ("/v1/prm/score", dict(items=[dict(problem=LONG, steps=["2"])])),
+  "response": (
+    "/v1/prm/score",
+    dict(items=[dict(problem="1?", response=LONG)]),
+  ),
+  "messages": ("/v1/prm/score", dict(items=[dict(messages=LONG_CHAT)])),
+  "vllm": ("/pooling", dict(messages=LONG_CHAT)),
+  "marks": ("/rm", dict(prompt="1?", response=f"{LONG}<extra_0>")),
+}
+
+
+@pytest.mark.parametrize("name", LONG_REQUESTS)
+def test_a_text_that_cant_fit_is_refused_before_any_work_on_it(
+  running, monkeypatch, name
+):
+  """To cut or encode 3.6 MB takes seconds."""
+
+  def work(self, *given):
+    raise AssertionError
+
+  monkeypatch.setattr(scorer_lib.Scorer, "cut", work)
+  monkeypatch.setattr(scorer_lib.Scorer, "encode", work)
+  path, body = LONG_REQUESTS[name]
+  status, reply, _ = running.post(body, path)
+  assert status == 413, reply
+  assert "up to 96 tokens" in reply["error"]["message"]
+  assert reply["error"]["param"]
+
+
 def test_a_full_queue_refuses_with_a_time_to_wait_and_loses_nothing(
   serving, gate
 ):
