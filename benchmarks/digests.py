@@ -96,6 +96,7 @@ def get_config():
   c.program = {program!r}
   c.packing.share_prefixes = {share_prefixes}
   c.objective = ml_collections.ConfigDict({objective})
+  c.segmenter = ""
   return c
 """
 RL = {

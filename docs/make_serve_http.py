@@ -36,7 +36,7 @@ _CLIENTS = """
 - **A query parameter that the route doesn't take is refused**, on every route: on `/v1/prm/score` `aggregate` and `model` are fields of the body.
 - **A field that isn't known is refused**, except in messages and in `/verify`. So is one that would change a score, such as `truncate_prompt_tokens`.
 - **The model** is that of `model`, where a form has it, else the first.
-- **What isn't a checkpoint** ([serve.md](serve.md#what-isnt-a-checkpoint)) counts no tokens: `num_tokens`, `prompt_tokens` and the like are 0. It reads texts if the server has `--segmenter`, and the chats that "any other model" reads below.
+- **What isn't a checkpoint** ([serve.md](serve.md#what-isnt-a-checkpoint)) counts no tokens: `num_tokens`, `prompt_tokens` and the like are 0. It reads texts if the server has `--segmenter`, as does a checkpoint that records no segmenter, and the chats that "any other model" reads below.
 - **A key** is asked for if the server has one; verl, OpenRLHF and slime send none.
 - slime tries 10 times and OpenRLHF 5 times after any error, a 400, too. OpenRLHF then continues without a reward for that sample, and logs one line ("Failed to fetch reward").
 

@@ -45,5 +45,6 @@ def get_config() -> ml_collections.ConfigDict:
   c.packing = dict(batch_size=8, sequence_length=1024, share_prefixes=False)
   c.objective = dict(loss="bce", outcome_target="every_token")
   c.aggregate = "last"
+  c.segmenter = "line"
   c.fit.update(steps=600, eval_every=200, checkpoint_every=200)
   return c

@@ -31,6 +31,7 @@ def get_config() -> ml_collections.ConfigDict:
   c.packing = dict(batch_size=8, sequence_length=512, share_prefixes=False)
   c.objective = dict()
   c.aggregate = "min"
+  c.segmenter = ""
   c.optimizer.peak_lr = 2e-3
   c.fit.update(steps=800, eval_every=400, checkpoint_every=400)
   return c

@@ -129,6 +129,7 @@ def main() -> None:
     f"--config.data.train=('jsonl:{files['monte_carlo']}',)",
     *("--config.data.evaluation=()", "--config.data.holdout=0.1"),
     *("--config.tokenizer.vocab_size=512", "--config.fit.steps=50"),
+    "--config.segmenter=line",
     *(
       "--config.data.exclude=()",
       "--config.objective.labels.after_first_error=keep",

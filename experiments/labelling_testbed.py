@@ -68,6 +68,7 @@ def settings(small: bool = False) -> ml_collections.ConfigDict:
     c.runs.prm.fit.steps = c.runs.prm.fit.checkpoint_every = 200
     verifier = ml_collections.ConfigDict(c.runs.prm.to_dict())
     verifier.program, verifier.objective = "sft", ml_collections.ConfigDict()
+    verifier.segmenter = ""
     verifier.packing.batch_size = 32
     verifier.packing.sequence_length = VERIFIER_ROW_TOKENS
     verifier.encoding.max_tokens = VERIFIER_ROW_TOKENS

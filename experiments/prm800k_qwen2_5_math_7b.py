@@ -67,6 +67,7 @@ def get_config() -> ml_collections.ConfigDict:
   )
   c.microbatches, c.eval_rows = 1, 256
   c.aggregate = "min"
+  c.segmenter = "paragraph"
   c.mesh = (1, -1, 1)
   c.trainable = "all"
   # After TRL's PRM example and PURE: 1e-5 for the whole model.

@@ -30,6 +30,7 @@ def get_config() -> ml_collections.ConfigDict:
   c.packing = dict(batch_size=32, sequence_length=96, share_prefixes=False)
   c.objective = dict()
   c.aggregate = "min"
+  c.segmenter = ""
   c.optimizer.peak_lr = 2e-3
   c.fit.update(steps=600, log_every=100, eval_every=300, checkpoint_every=300)
   return c

@@ -36,6 +36,7 @@ def get_config() -> ml_collections.ConfigDict:
     ),
   )
   c.aggregate = "product"
+  c.segmenter = "paragraph"
   c.optimizer.peak_lr = 1e-3
   c.fit.update(steps=300, log_every=50, eval_every=150, checkpoint_every=150)
   return c

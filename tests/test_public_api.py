@@ -5,6 +5,7 @@ import logging
 import os
 import pathlib
 import pkgutil
+import shutil
 import subprocess
 import sys
 import types
@@ -43,6 +44,20 @@ def test_every_public_name_stays_what_it_is_after_all_modules_are_imported():
   assert set(prm_jax.__all__) <= set(dir(prm_jax))
   with pytest.raises(AttributeError, match="no attribute 'scorer_of_all'"):
     _ = prm_jax.scorer_of_all
+
+
+def test_a_finished_run_takes_a_segmenter_and_nothing_else_changes(
+  folders, tmp_path
+):
+  folder = shutil.copytree(folders / "prm", tmp_path / "prm")
+  before = prm_jax.load(folder)
+  config = using_prm_jax.PRM | dict(segmenter="line")
+  prm_jax.train(config, using_prm_jax.solutions(), folder)
+  after = prm_jax.load(folder)
+  steps = ["2 + 3 = 5", "5 * 4 = 20"]
+  assert after.score("2 + 3 * 4", steps) == before.score("2 + 3 * 4", steps)
+  found = after.score_text("2 + 3 * 4", "\n".join(steps))
+  assert found.spans == ((0, 9), (10, 20))
 
 
 def test_a_users_program_calls_every_name(folders, tmp_path):

@@ -74,13 +74,20 @@ def _models(
         where, limits, name=name, segmenter=segmenter, key=key
       )
     else:
-      model = models_lib.load(where, limits, name=name)
+      model = models_lib.load(where, limits, name=name, segmenter=segmenter)
     if model.name in models:
       raise errors.InputError(
         f"--checkpoint={text}: two models are named {model.name!r}; name one"
         " with NAME=FOLDER"
       )
     models[model.name] = model
+  cuts = {x.name: x.segmenter for x in models.values() if x.segmenter}
+  if segmenter and segmenter not in cuts.values():
+    name, own = next(iter(cuts.items()))
+    raise errors.InputError(
+      f"--segmenter={args.segmenter}: the checkpoint of {name!r} says that texts"
+      f" are cut by {segmenters.name_of(own)!r}; take it out"
+    )
   return models
 
 
@@ -105,7 +112,7 @@ def _entry(text: str) -> tuple[str | None, str]:
 
 def _check_sources(args: argparse.Namespace, are_there: bool) -> None:
   """Refuses options of what isn't a checkpoint, if there is no such thing."""
-  for name in ("segmenter", "upstream_key_variable", "insecure_key"):
+  for name in ("upstream_key_variable", "insecure_key"):
     if getattr(args, name) and not are_there:
       raise errors.InputError(
         f"--{name} is for what isn't a checkpoint, and --checkpoint="

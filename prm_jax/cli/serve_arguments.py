@@ -24,9 +24,9 @@ def add(commands: arguments.Parser) -> None:
   )
   serve.add_option(
     "--segmenter",
-    f"how texts are cut into steps for what isn't a checkpoint:"
-    f" {arguments.SEGMENTERS}, which only a checkpoint has (default: requests"
-    " must give steps)",
+    "how texts are cut into steps for a checkpoint that doesn't say it, and for"
+    f" what isn't a checkpoint: {arguments.SEGMENTERS}, which needs a checkpoint"
+    " (default: requests must give steps)",
   )
   serve.add_option(
     "--upstream_key_variable",

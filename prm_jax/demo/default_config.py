@@ -62,6 +62,9 @@ def training(
   c.objective = objective(program, monte_carlo)
   c.microbatches, c.eval_rows = 1, 256
   c.aggregate = "min"
+  if program != "sft":
+    # How score_text and the server cut a text. Sampled solutions are no text.
+    c.segmenter = "line"
   c.mesh = (-1, 1, 1)
   c.optimizer = dict(
     peak_lr=peak_lr,

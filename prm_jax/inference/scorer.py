@@ -185,21 +185,50 @@ class Scorer:
       scores += self._score_chunk(chunk, done)
     return scores
 
-  def score_text(self, problem: str, text: str) -> schema.StepScores:
+  def score_text(
+    self, problem: str, text: str, *, segmenter: str | None = None
+  ) -> schema.StepScores:
     """Returns the scores of the steps of a text, with their places in the text.
 
     Args:
       problem: The text of the question.
-      text: A whole solution, which is cut into steps as the checkpoint says.
-        The names around reasoning that a policy's template has are in no step.
+      text: A whole solution. The names around reasoning that a policy's template
+        has are in no step.
+      segmenter: How the text is cut into steps, as segmenters.parse takes it;
+        None is as the checkpoint says.
 
     Returns:
       The scores; spans has each step's place in `text`, in characters.
 
     Raises:
-      InputError: The checkpoint doesn't say how a text is cut into steps.
+      InputError: The checkpoint doesn't say how a text is cut into steps, and
+        nothing is given; or it says something else than what is given.
     """
-    return self._score_one(self.cut(problem, text))
+    scorer = self if segmenter is None else self.cut_by(segmenter)
+    return self._score_one(scorer.cut(problem, text))
+
+  def cut_by(self, segmenter: str | segmenters.Segmenter) -> Scorer:
+    """Returns the scorer of the same model that cuts texts by a segmenter.
+
+    Args:
+      segmenter: The segmenter, or what segmenters.parse takes.
+
+    Returns:
+      The scorer; this one stays as it is.
+
+    Raises:
+      InputError: There is no such segmenter, or the checkpoint says that texts
+        are cut by another one: a model scores steps as those of its training.
+    """
+    if isinstance(segmenter, str):
+      segmenter = segmenters.parse(segmenter)
+    if self.segmenter not in (None, segmenter):
+      raise errors.InputError(
+        f"`segmenter={segmenters.name_of(segmenter)}`: the checkpoint says that"
+        f" texts are cut by {segmenters.name_of(self.segmenter)!r}; leave it"
+        " out, or give score(problem, steps)"
+      )
+    return dataclasses.replace(self, segmenter=segmenter)
 
   def cut(self, problem: str, text: str, id_: str = "0") -> schema.Solution:
     """Returns a text as a solution, cut into steps as `score_text` does.
@@ -217,8 +246,8 @@ class Scorer:
     """
     if self.segmenter is None:
       raise errors.InputError(
-        "this model doesn't say how a text is cut into steps; give"
-        " score(problem, steps)"
+        "this model doesn't say how a text is cut into steps; give `segmenter`,"
+        " such as 'paragraph' or 'line', or score(problem, steps)"
       )
     template = codecs.template_of(self.encoding)
     if template is None:

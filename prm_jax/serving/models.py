@@ -15,6 +15,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
+from prm_jax.data import segmenters
 from prm_jax.inference import cached_scorer
 from prm_jax.inference import score_sources
 from prm_jax.inference import scorer as scorer_lib
@@ -121,6 +122,11 @@ class Model:
     return self.scorer.aggregate
 
   @property
+  def segmenter(self) -> segmenters.Segmenter | None:
+    """How a text is cut into steps; None if texts aren't taken."""
+    return self.scorer.segmenter
+
+  @property
   def template(self) -> Any:
     """The template of its texts; None is our own form."""
     return self.scorer.encoding.template
@@ -155,7 +161,7 @@ class Model:
     return Prepared(solution, encoded, client)
 
   def cut(self, problem: str, text: str, where: str) -> schema.Solution:
-    """Returns a text as a solution, cut as the model's own segmenter cuts it.
+    """Returns a text as a solution, cut by the model's segmenter.
 
     Args:
       problem: The problem.
@@ -163,14 +169,16 @@ class Model:
       where: The item of the request that it is, for errors.
 
     Raises:
-      RefusedError: The model doesn't say how texts are cut, or the text is too
-        long.
+      RefusedError: The model has no segmenter, or the text is too long or can't
+        be cut by it.
     """
     self._check_chars(where, problem, text)
+    if self.segmenter is None:
+      raise uncut(self.name, where)
     try:
       return self.scorer.cut(problem, text)
     except errors.InputError as e:
-      raise uncut(self.name, where) from e
+      raise refusals.invalid(str(e), where) from e
 
   def _check_chars(self, where: str, *texts: str) -> None:
     """Refuses what can't have max_tokens, before any work on its texts."""
@@ -269,7 +277,8 @@ def check_steps(
 def uncut(name: str, where: str) -> refusals.RefusedError:
   """Returns the refusal of a text for a model that can't cut it."""
   return refusals.invalid(
-    f"the model {name!r} doesn't say how a text is cut into steps; give steps",
+    f"the model {name!r} doesn't say how a text is cut into steps; give steps,"
+    " or start the server with a `segmenter`",
     where,
   )
 
@@ -279,6 +288,7 @@ def load(
   limits: limits_lib.Limits,
   *,
   name: str | None = None,
+  segmenter: segmenters.Segmenter | None = None,
 ) -> Model:
   """Returns the model of a checkpoint folder's latest save.
 
@@ -286,6 +296,7 @@ def load(
     folder: The folder of a PRM or an ORM.
     limits: What is accepted. The shapes that are compiled follow from them.
     name: Its name in requests; None is that of the folder.
+    segmenter: How texts are cut into steps if the checkpoint doesn't say it.
 
   Raises:
     InputError: The folder holds no reward model.
@@ -296,6 +307,9 @@ def load(
     raise errors.InputError(f"{folder}: give the checkpoint folder of a model")
   scorer = in_batches(loaded.scorer, limits)
   identity = dict(loaded.identity, compute_dtype=scorer.config.compute_dtype)
+  if segmenter is not None and scorer.segmenter is None:
+    scorer = scorer.cut_by(segmenter)
+    identity["segmenter"] = segmenters.record_of(segmenter)
   try:
     cache = cache_of(scorer, limits)
   except errors.InputError as e:
@@ -351,7 +365,9 @@ def load_newer(model: Model) -> Model | None:
   """
   if model.folder is None or saves.chosen(model.folder, None) == model.step:
     return None
-  return load(model.folder, model.limits, name=model.name)
+  return load(
+    model.folder, model.limits, name=model.name, segmenter=model.segmenter
+  )
 
 
 def in_batches(

@@ -374,6 +374,8 @@ def test_the_readmes_recipe_for_ones_own_data_runs_as_written(
     ran.append(" ".join(words[:2]).partition(" --")[0])
     assert _run(*words, *(tiny if words[0] == "train" else ())) == 0, line
   assert ran == ["data inspect", "train", "score", "eval steps"]
+  scores = prm_jax.load("runs/mine").score_text("1 + 1?", "1 + 1 = 2\n\nSo 2.")
+  assert scores.spans == ((0, 9), (11, 16))
   assert "results: results.json" in capsys.readouterr().out
   assert len(saves.saved_steps(tmp_path / "runs" / "mine")) >= 1
 

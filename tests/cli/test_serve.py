@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,8 +16,10 @@ import soak_client
 
 import prm_jax
 from prm_jax import schema
+from prm_jax.checkpoints import model_json
 from prm_jax.cli import main
 from prm_jax.cli import serve
+from prm_jax.data import segmenters
 from prm_jax.serving import limits
 from prm_jax.serving import models
 from prm_jax.serving import server as server_lib
@@ -27,6 +30,19 @@ SMALL = ["--max_tokens=64", "--max_batch_tokens=64"]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
   return random_models.write(tmp_path_factory.mktemp("models"))
+
+
+def _cut_by_line(folder):
+  """Returns a copy of the PRM whose checkpoint says how a text is cut."""
+  path = folder / "lines"
+  if not path.exists():
+    shutil.copytree(folder / "prm", path)
+    description = model_json.read_description(path)
+    line = segmenters.parse("line")
+    model_json.write_description(
+      path, dataclasses.replace(description, segmenter=line)
+    )
+  return path
 
 
 @pytest.fixture
@@ -57,7 +73,8 @@ def no_server(monkeypatch):
     (["--checkpoint={prm},nothing.py:f"], "nothing.py"),
     (["--checkpoint=nothing.json"], "nothing.json"),
     (["--checkpoint=math:exp,math:exp"], "two models are named 'exp'"),
-    (["--checkpoint={prm}", "--segmenter=line"], "only checkpoints"),
+    (["--checkpoint={prm}", "--segmenter=lines"], "segmenter='lines'"),
+    (["--checkpoint={lines}", "--segmenter=sentence"], "of 'lines' says that"),
     (["--checkpoint={prm}", "--insecure_key"], "--insecure_key is for what"),
     (["--checkpoint=math:exp", "--segmenter=lines"], "segmenter='lines'"),
     (["--checkpoint=math:exp", "--segmenter=tokens:4"], "no tokenizer"),
@@ -77,7 +94,9 @@ def test_what_cant_be_served_is_refused_in_one_line(
 ):
   monkeypatch.setenv("HALF_KEY", "a,,b")
   monkeypatch.delenv("NO_KEY", raising=False)
-  places = dict(policy=folder / "policy", prm=folder / "prm")
+  places = dict(
+    policy=folder / "policy", prm=folder / "prm", lines=_cut_by_line(folder)
+  )
   argv = ["serve", *(option.format(**places) for option in options)]
   assert main.main(argv) == 1
   err = capsys.readouterr().err
@@ -103,6 +122,7 @@ def test_entries_of_every_kind_are_served_under_their_names(
   options = ["--port=0", "--segmenter=line", "--max_batch_solutions=3", *SMALL]
   assert main.main(["serve", f"--checkpoint={entries}", *options]) == 0
   exp, prm, log = served[0].models.values()
+  assert len(prm.cut("1?", "a\nb", "").steps) == 2
   assert [*served[0].models] == ["exp", "prm", "log"]
   assert [x.kind for x in (exp, prm, log)] == ["function", "prm", "function"]
   assert [len(exp.cut("1?", text, "").steps) for text in ("a\nb", "c")] == [
@@ -111,6 +131,39 @@ def test_entries_of_every_kind_are_served_under_their_names(
   ]
   assert log.limits.max_batch_tokens == 3
   assert log.fingerprint != exp.fingerprint
+
+
+@pytest.mark.parametrize("name", ["line", "sentence"])
+def test_a_checkpoint_that_says_how_texts_are_cut_keeps_it(
+  folder, monkeypatch, name
+):
+  served = []
+  monkeypatch.setattr(
+    server_lib, "run", lambda server, *_: served.append(server)
+  )
+  entries = f"{_cut_by_line(folder)},{folder}/prm,math:exp"
+  words = [f"--checkpoint={entries}", "--port=0", f"--segmenter={name}"]
+  assert main.main(["serve", *words, *SMALL]) == 0
+  text = "One. Two.\nThree"
+  steps = [
+    len(model.cut("1?", text, "").steps) for model in served[0].models.values()
+  ]
+  given = dict(line=2, sentence=3)[name]
+  assert steps == [2, given, given]
+
+
+def test_a_segmenter_is_of_the_fingerprint_and_of_later_saves(folder):
+  small = limits.Limits(max_tokens=64, max_batch_tokens=64)
+  line = segmenters.parse("line")
+  model = models.load(folder / "prm", small, segmenter=line)
+  alone = models.load(folder / "prm", small)
+  assert alone.fingerprint != model.fingerprint
+  newer = models.load_newer(dataclasses.replace(model, step=-1))
+  assert newer is not None
+  assert (newer.segmenter, newer.fingerprint) == (line, model.fingerprint)
+  said = models.load(_cut_by_line(folder), small)
+  again = models.load(_cut_by_line(folder), small, segmenter=line)
+  assert again.fingerprint == said.fingerprint
 
 
 def test_a_name_ends_before_what_it_names(tmp_path, monkeypatch):

@@ -446,3 +446,23 @@ def test_a_text_has_the_steps_that_sampling_cuts_it_into(
   _scorer(encoding_config=config, **more).score_text("p", text)
   (found,) = scored
   assert (found.steps, found.spans) == (sampled.steps, sampled.spans)
+
+
+def test_a_text_is_cut_as_is_asked_unless_the_model_says_otherwise():
+  text = "3 + 4 = 7\n\n7 - 2 = 5\nso 5"
+  silent, line = _scorer(), segmenters.parse("line")
+  saying = _scorer(segmenter=line)
+  for word in ("give `segmenter`", r"score\(problem, steps\)"):
+    with pytest.raises(errors.InputError, match=word):
+      silent.score_text("p", text)
+  expected = saying.score_text("p", text)
+  assert len(expected.scores) == 3
+  assert silent.score_text("p", text, segmenter="line") == expected
+  assert saying.score_text("p", text, segmenter="line") == expected
+  assert silent.cut_by(line).score_text("p", text) == expected
+  assert len(silent.score_text("p", text, segmenter="paragraph").scores) == 2
+  assert silent.segmenter is None
+  with pytest.raises(errors.InputError, match=r"`segmenter=paragraph`.*'line'"):
+    saying.score_text("p", text, segmenter="paragraph")
+  with pytest.raises(errors.InputError, match="segmenter='lines'"):
+    silent.score_text("p", text, segmenter="lines")

@@ -41,7 +41,7 @@ def scorer_of_text():
 
 
 @contextlib.contextmanager
-def _answering(scorer_of_text, limits=served.LIMITS, keys=()):
+def _answering(limits=served.LIMITS, keys=(), *, scorer_of_text):
   model = models_lib.Model(
     *("tiny", "sha256:0", scorer_of_text, limits),
     cache=models_lib.cache_of(scorer_of_text, limits),
@@ -57,11 +57,11 @@ def _answering(scorer_of_text, limits=served.LIMITS, keys=()):
 @pytest.fixture
 def serving(scorer_of_text):
   """Returns a context manager of a running server."""
-  return functools.partial(_answering, scorer_of_text)
+  return functools.partial(_answering, scorer_of_text=scorer_of_text)
 
 
 @pytest.fixture(scope="module")
 def running(scorer_of_text):
   """One server for all that leave no trace."""
-  with _answering(scorer_of_text) as asked:
+  with _answering(scorer_of_text=scorer_of_text) as asked:
     yield asked

@@ -20,6 +20,7 @@ from prm_jax import voting
 from prm_jax.inference import prefix_programs
 from prm_jax.inference import prefix_shapes
 from prm_jax.inference import scorer as scorer_lib
+from prm_jax.integrations import scoring
 from prm_jax.models import transformer
 from prm_jax.serving import models as models_lib
 
@@ -80,6 +81,36 @@ def test_a_chat_and_given_steps_are_scored_as_a_text_is(serving):
   _near(steps["step_scores"], text["step_scores"])
   assert "segments" not in steps
   assert reply["aggregate"] == "min"
+
+
+def test_a_model_without_a_segmenter_reads_texts_by_the_servers(
+  serving, scorer_of_text
+):
+  """On every route, and so do clients and trainers' adapters."""
+  silent = dataclasses.replace(scorer_of_text, segmenter=None)
+  problem, text = "1 + 1?", "1 + 1 = 2\n\nSo 2.\nAnswer 2 "
+  body = dict(items=[dict(problem=problem, response=text)])
+  slime = dict(prompt=problem, response=text)
+  with serving(scorer_of_text=silent) as asked:
+    for sent, path in ((body, "/v1/prm/score"), (slime, "/rm")):
+      status, reply, _ = asked.post(sent, path)
+      assert status == 400
+      assert "give steps, or start the server" in reply["error"]["message"]
+  expected = silent.score_text(problem, text, segmenter="line")
+  with serving(scorer_of_text=silent.cut_by("line")) as asked:
+    entry = asked.post(body)[1]["data"][0]
+    assert entry["segments"] == [[0, 9], [11, 16], [17, 25]]
+    _near(entry["step_scores"], expected.scores)
+    _near(asked.post(slime, "/rm")[1]["step_scores"], expected.scores)
+    with prm_jax.Client(asked.url) as client:
+      for score_texts in (
+        client.score_texts,
+        scoring.each_text(client.score_text),
+        scoring.text_scorer(silent.cut_by("line")),
+      ):
+        (row,) = score_texts([problem], [text])
+        _near(row.scores, expected.scores)
+        assert row.spans == expected.spans
 
 
 def test_text_that_looks_like_a_separator_moves_no_boundary(serving):

@@ -1,5 +1,6 @@
 """What a config file says of a supervised run."""
 
+import pathlib
 import types
 
 import ml_collections
@@ -8,8 +9,10 @@ import small_config
 
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
+from prm_jax.demo import quick_config
 from prm_jax.models import config as model_config
 from prm_jax.runtime import config_files
+from prm_jax.training import programs
 from prm_jax.training import run_config
 
 FIT = dict(steps=2, eval_every=1, log_every=1, checkpoint_every=2)
@@ -43,3 +46,25 @@ def test_without_model_the_fields_are_those_of_the_model_to_start_from(
 def test_without_model_and_init_from_both_are_named(tmp_path):
   with pytest.raises(errors.InputError, match=r"model\.\w+; add .*init_from"):
     run_config.supervised(_config(tmp_path / "c.py", ""), "c.py", ())
+
+
+EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
+
+
+def test_our_configs_of_reward_models_say_how_texts_are_cut():
+  """So that what they train reads texts. A policy's template says it."""
+  paths = [EXPERIMENTS / "arithmetic.py", pathlib.Path(quick_config.__file__)]
+  for path in EXPERIMENTS.glob("*.py"):
+    text = path.read_text()
+    if "def get_config()" in text and "def main()" not in text:
+      paths.append(path)
+  seen = set()
+  for path in paths:
+    config = config_files.read(path)
+    for run in (config, *config.get("runs", {}).values()):
+      if "program" in run:
+        kind = programs.KINDS[run.program]
+        says = bool(run.get("segmenter"))
+        assert says == (kind.scores is not None), (path.name, run.program)
+        seen.add(run.program)
+  assert {"prm", "orm", "sft"} <= seen
