@@ -38,6 +38,7 @@ from prm_jax.device_check import results as device_results
 from prm_jax.evaluation import run as evaluation_run
 from prm_jax.evaluation import scores
 from prm_jax.huggingface import chat_templates
+from prm_jax.huggingface import class_names
 from prm_jax.huggingface import from_hf_config
 from prm_jax.huggingface import generation_config
 from prm_jax.huggingface import peft_adapters
@@ -56,6 +57,7 @@ from prm_jax.reports import rl_records
 from prm_jax.reports import rl_run
 from prm_jax.rl import reward_record
 from prm_jax.runtime import environment
+from prm_jax.runtime import files
 from prm_jax.runtime import limits
 from prm_jax.training import run as training_run
 
@@ -180,6 +182,14 @@ def test_config_json_of_hugging_face(family, tmp_path):
   )
   with pytest.raises(errors.InputError, match="1,024"):
     from_hf_config.read_config(tmp_path)
+
+
+def test_names_of_classes_in_config_json(tmp_path):
+  hostile_json.check(
+    lambda path: class_names.order(files.read_json(path), 2, tmp_path),
+    tmp_path / "config.json",
+    dict(id2label={"0": "bad", "1": "good"}, label2id={"bad": 0, "good": 1}),
+  )
 
 
 def test_the_index_of_shards(tmp_path):

@@ -27,6 +27,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import card_fields
 from prm_jax.huggingface import card_scoring
 from prm_jax.huggingface import card_snippet
+from prm_jax.huggingface import class_names
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_model
@@ -169,7 +170,8 @@ def _save_adapters(
 
   Raises:
     InputError: The model isn't the base with adapters, PEFT has no task for its
-      head, or the dtype isn't that of training.
+      head or the base names its classes otherwise, or the dtype isn't that of
+      training.
   """
   if dtype != "float32":
     raise errors.InputError(
@@ -182,6 +184,18 @@ def _save_adapters(
       " merges the adapters"
     )
   peft_export.check_base(family, model, params, base, source)
+  num_classes = (
+    len(head["score.weight"]) if kind == "TokenClassification" else 0
+  )
+  named = class_names.order(
+    huggingface.read_config(base).raw, num_classes, base
+  )
+  if [*named] != sorted(named):
+    raise errors.InputError(
+      f"{base}: its config.json names the class of right steps first, and the"
+      " adapter's head has it last; export without `base`, which merges the"
+      " adapters"
+    )
   peft_export.save(
     target,
     family,
@@ -202,7 +216,7 @@ def _labels(
     return {}
   if kind == "SequenceClassification" and len(raw.get("id2label") or ()) == 1:
     return {}
-  return heads.labels(head)
+  return class_names.names_of(list(head.values())[-1].shape[0])
 
 
 def _rounded(params: Any, dtype: str) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import huggingface
+from prm_jax.huggingface import class_names
 from prm_jax.models import config as model_config
 from prm_jax.training import program as program_lib
 
@@ -66,6 +67,7 @@ def fields_of(kind: str) -> dict[str, Any]:
 
 def read(
   kind: str,
+  config: huggingface.Source,
   tensors: huggingface.Tensors,
   unused: Collection[str],
   model: model_config.ModelConfig,
@@ -76,11 +78,12 @@ def read(
 ) -> tuple[Head, list[str]]:
   """Returns a head's parameters, and the names of their tensors.
 
-  An outcome head has one logit. Where two are published, as in our own exports,
+  Its classes are put into our order, from bad to good. An outcome head has one logit. Where two are published, as in our own exports,
   it is their difference, in float32.
 
   Args:
     kind: The kind of published head.
+    config: The folder's config.json, which may name its classes.
     tensors: The tensors of the folder.
     unused: The names of the tensors that the trunk doesn't use.
     model: The shape of the model.
@@ -89,7 +92,8 @@ def read(
     dtype: The dtype of the parameters; None keeps that of the tensors.
 
   Raises:
-    InputError: A tensor is missing or has another shape than the head's.
+    InputError: A tensor is missing or has another shape than the head's, or the
+      names of its classes don't say which is good.
   """
   head: dict[tuple[str, ...], jax.Array] = {}
   one_logit = _has_outcome_head(program) and kind not in OUTCOME_HEADS
@@ -114,11 +118,27 @@ def read(
         f"{source}: {hf_name} is {value.shape}; for this model's scores it must"
         f" be {shape}"
       )
+    if path[0] != "inner":
+      value = value[[*order_of(kind, config, classes, source)]]
     if one_logit:
       value = value.astype(np.float32)
       value = value[1:] - value[:1]
     head[path] = jnp.asarray(value.T, dtype)
   return traverse_util.unflatten_dict(head), list(_NAMES[kind].values())
+
+
+def order_of(
+  kind: str, config: huggingface.Source, classes: int, source: pathlib.Path
+) -> tuple[int, ...]:
+  """Returns the indices of a head's classes, from bad to good.
+
+  Raises:
+    InputError: See `class_names.order`.
+  """
+  # transformers knows no value head: what names classes there is another's.
+  if kind == "value head":
+    return tuple(range(classes))
+  return class_names.order(config.raw, classes, source)
 
 
 # --- Out --------------------------------------------------------------------
@@ -208,23 +228,4 @@ def _as_mlp(head: Mapping[str, np.ndarray]) -> dict[str, Any]:
   return dict(
     inner=dict(kernel=inner, bias=inner_bias),
     outer=dict(kernel=outer, bias=np.zeros(classes, np.float32)),
-  )
-
-
-def labels(head: Mapping[str, np.ndarray]) -> dict[str, Any]:
-  """Returns what config.json says of the classes: bad first, good last.
-
-  One class is a score of the whole; transformers knows the number of classes by
-  their names.
-  """
-  classes = list(head.values())[-1].shape[0]
-  if classes == 1:
-    return dict(
-      num_labels=1, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0}
-    )
-  names = ["bad", "good"] if classes == 2 else ["bad", "neutral", "good"]
-  return dict(
-    num_labels=classes,
-    id2label={str(i): name for i, name in enumerate(names)},
-    label2id={name: i for i, name in enumerate(names)},
   )

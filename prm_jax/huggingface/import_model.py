@@ -131,7 +131,7 @@ def import_folder(
   used: list[str] = []
   if how.head is not None:
     head, used = heads.read(
-      how.head, tensors, unused, model, how.kind, source, dtype=dtype
+      *(how.head, config, tensors, unused, model, how.kind, source), dtype=dtype
     )
     params[f"{how.kind.heads[0]}_head"] = head
   left_out = sorted({*unused} - {*used})

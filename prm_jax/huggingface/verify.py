@@ -7,6 +7,7 @@ to its base. No code of the model's folder is run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import importlib
 import pathlib
@@ -185,11 +186,11 @@ def _their_scores(
 
   if base is None:
     tensors = huggingface.open_tensors(source)
-    architecture = huggingface.read_config(source).architecture
+    config = huggingface.read_config(source)
   else:
     adapted = peft_adapters.read(source, base)
-    tensors, architecture = adapted.tensors, adapted.config.architecture
-  kind = heads.kind_of(architecture, tensors.names)
+    tensors, config = adapted.tensors, adapted.config
+  kind = heads.kind_of(config.architecture, tensors.names)
   if kind is None:
     model = _load("CausalLM", source, base)
   elif kind == "SequenceClassification":
@@ -197,10 +198,13 @@ def _their_scores(
   elif base is None:
     model = _load(None, source, base)
   elif kind == "TokenClassification":
-    num_labels = tensors.entries["score.weight"].shape[0]
+    num_labels = _num_classes(kind, tensors)
     model = _load(kind, source, base, num_labels=num_labels)
   else:
     model = _load("CausalLM", source, base).model
+  order: tuple[int, ...] = (0,)
+  if kind in ("ProcessRewardModel", "TokenClassification"):
+    order = heads.order_of(kind, config, _num_classes(kind, tensors), source)
   out = []
   for ids, at in zip(texts, places, strict=True):
     batch = torch.tensor(ids[None].astype(np.int64))
@@ -213,11 +217,17 @@ def _their_scores(
         out.append(_with_whole(model, tensors, batch, at))
       elif base is not None and kind == "TokenClassification":
         # PEFT has put the adapter's head into it.
-        out.append(_good(model(batch).logits[0, at].numpy()))
+        logits = model(batch).logits[0, at].numpy()
+        out.append(_good(logits[:, [*order]]))
       else:
         hidden = model(batch).last_hidden_state[0, at].numpy()
-        out.append(_head_scores(kind, tensors, hidden))
+        out.append(_head_scores(kind, tensors, hidden, order))
   return out
+
+
+def _num_classes(kind: str, tensors: huggingface.Tensors) -> int:
+  name = "score.weight" if kind == "TokenClassification" else "score.2.weight"
+  return tensors.entries[name].shape[0]
 
 
 def _with_whole(
@@ -235,9 +245,19 @@ def _with_whole(
 
 
 def _head_scores(
-  kind: str, tensors: huggingface.Tensors, hidden: np.ndarray
+  kind: str,
+  tensors: huggingface.Tensors,
+  hidden: np.ndarray,
+  order: Sequence[int] = (0,),
 ) -> np.ndarray:
-  """Returns the scores of a published head, given what the trunk computes."""
+  """Returns the scores of a published head, given what the trunk computes.
+
+  Args:
+    kind: The kind of head.
+    tensors: The tensors of its folder.
+    hidden: What the trunk computes.
+    order: The indices of its classes, from bad to good.
+  """
 
   def linear(name: str, x: np.ndarray) -> np.ndarray:
     weight = tensors.read(f"{name}.weight").astype(np.float32)
@@ -253,6 +273,7 @@ def _head_scores(
     logits = linear("score", hidden)
   else:
     logits = linear("v_head.summary", hidden)
+  logits = logits[:, [*order]]
   if logits.shape[-1] == 1:
     logits = np.concatenate([np.zeros_like(logits), logits], axis=-1)
   return _good(logits)

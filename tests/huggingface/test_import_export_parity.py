@@ -21,6 +21,7 @@ from prm_jax.data import segmenters
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
+from prm_jax.huggingface import verify
 from prm_jax.inference import scorer
 
 torch = pytest.importorskip("torch")
@@ -177,6 +178,32 @@ def test_an_imported_prm_scores_as_the_public_recipe(name, tmp_path):
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
   spread = np.ptp([x for row in scores for x in row])
   assert spread > 0.01, "scores that are all alike show nothing"
+
+
+@pytest.mark.parametrize("names", [("correct", "incorrect"), ("-", "+")])
+def test_a_token_classifiers_names_say_which_score_it_is(names, tmp_path):
+  """As transformers reads them: what id2label calls right."""
+  theirs = tmp_path / "theirs"
+  config = transformers.Qwen2Config(
+    **SIZES,
+    **_vocab("qwen"),
+    id2label=dict(enumerate(names)),
+    label2id={name: i for i, name in enumerate(names)},
+  )
+  model = _random(transformers.Qwen2ForTokenClassification(config))
+  _save(theirs, model, "qwen")
+  good = model.config.label2id["+" if "+" in names else "correct"]
+  import_model.import_folder(theirs, tmp_path / "ours")
+  found = scorer.load(tmp_path / "ours").score(SOLUTIONS)
+  recipe = recipes.RECIPES["token_classification"][1]
+  for solution, scored in zip(SOLUTIONS, found, strict=True):
+    ids, places = recipe(solution.problem, solution.steps)
+    with torch.no_grad():
+      expected = model(torch.tensor([ids])).logits[0, places].softmax(-1)
+    np.testing.assert_allclose(scored.scores, expected[:, good], atol=1e-4)
+  compared = verify.compare(theirs, tmp_path / "ours")
+  assert compared.largest < 1e-4
+  assert np.ptp([x for row in found for x in row.scores]) > 0.01
 
 
 @EVERY

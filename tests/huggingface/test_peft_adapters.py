@@ -5,6 +5,8 @@ test_peft_adapters_parity.py compares with peft itself.
 
 import dataclasses
 import json
+import pathlib
+import shutil
 
 import jax
 from jax import numpy as jnp
@@ -219,12 +221,23 @@ def test_rank_stabilised_adapters_keep_their_scale(base, adapter, tmp_path):
   assert model.lora_alpha / model.lora_rank == pytest.approx(6 / 2**0.5)
 
 
-@pytest.mark.parametrize("kind", ["trunk", "rope", "none", "dtype", "head"])
+@pytest.mark.parametrize(
+  "kind", ["trunk", "rope", "none", "dtype", "head", "names"]
+)
 def test_what_isnt_a_base_with_adapters_isnt_exported_so(kind, base, tmp_path):
   options, message = {}, "more than the adapters was trained"
+  theirs = base[0]
   if kind == "head":
     ours = _adapted(tmp_path / "ours", base, template="qwen_prm")
     message = "PEFT has no task for its head"
+  elif kind == "names":
+    template = "token_classification"
+    ours = _adapted(tmp_path / "ours", base, template=template, step_classes=2)
+    theirs = pathlib.Path(shutil.copytree(theirs, tmp_path / "theirs"))
+    named = files.read_json(theirs / "config.json")
+    named["id2label"] = {"0": "right", "1": "wrong"}
+    files.write_json(theirs / "config.json", named)
+    message = "names the class of right steps first"
   elif kind == "none":
     ours, message = base[1], "has no adapters"
   else:
@@ -244,6 +257,6 @@ def test_what_isnt_a_base_with_adapters_isnt_exported_so(kind, base, tmp_path):
         (tmp_path / "trained" / path.name).write_bytes(path.read_bytes())
     ours, message = tmp_path / "trained", "model.norm.weight isn't that of"
   with pytest.raises(errors.InputError, match=message) as e:
-    export_model.export_folder(ours, tmp_path / "out", base=base[0], **options)
+    export_model.export_folder(ours, tmp_path / "out", base=theirs, **options)
   assert "\n" not in str(e.value)
   assert not (tmp_path / "out" / peft_adapters.WEIGHTS).exists()
