@@ -83,6 +83,15 @@ def public_data() -> Callable[..., pathlib.Path]:
   return find
 
 
+@pytest.fixture(scope="session")
+def real_weights() -> pathlib.Path:
+  """Returns the folder of published models that PRM_JAX_WEIGHTS names."""
+  folder = os.environ.get("PRM_JAX_WEIGHTS")
+  if not folder:
+    pytest.skip("set PRM_JAX_WEIGHTS to a folder of Hugging Face folders")
+  return pathlib.Path(folder)
+
+
 @pytest.fixture(scope="module")
 def one_device():
   """Takes one of the eight devices: all of them take eight times the time."""

@@ -15,6 +15,7 @@ import io
 import itertools
 import json
 import pathlib
+import reprlib
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -269,7 +270,7 @@ class HuggingFace:
     unknown = spec["model"].get("unk_token")
     names = {t["content"] for t in added if t["content"].strip()} - {unknown}
     untypable = {vocabulary[name] for name in names}
-    self._drops = _drops_characters(spec, vocabulary)
+    self._kept = _kept(spec, vocabulary)
     self._controls = frozenset(ids)
     self._untypable = untypable - {spec["model"].get("unk_id")} | self._controls
 
@@ -292,13 +293,7 @@ class HuggingFace:
     return [x for _, part in self._encodings(text) for x in part.ids]
 
   def encode_with_spans(self, text: str) -> tuple[list[int], list[Span]]:
-    if self._drops:
-      raise errors.InputError(
-        f"{self._path}: drops characters that it doesn't know, and `tokenizers`"
-        " then reports other places in a text than the tokens have; use a"
-        " template whose steps are encoded alone, or a tokenizer with an"
-        " unk_token or byte_fallback"
-      )
+    self._check_drops_nothing(text)
     ids, spans, first, last = [], [], 0, 0
     for begin, part in self._encodings(text):
       ids += part.ids
@@ -306,6 +301,34 @@ class HuggingFace:
         first, last = max(first, begin + start), max(last, begin + end)
         spans.append((first, last))
     return ids, spans
+
+  def _check_drops_nothing(self, text: str) -> None:
+    """Refuses a text of which the tokenizer would leave a character out.
+
+    `tokenizers` then reports other places than the tokens have.
+    """
+    if self._kept is None:
+      return
+    text = text.encode("utf-8", "replace").decode()
+    if self._symbols(text) <= self._kept:
+      return
+    single = [x for x in text if not self._symbols(x) <= self._kept]
+    raise errors.InputError(
+      f"{self._path}: has no token for"
+      f" {ascii(single[0]) if single else 'a character'} in"
+      f" {reprlib.repr(text)}, so the places of what follows aren't known; take"
+      " the character out, or use a template whose steps are encoded alone"
+    )
+
+  def _symbols(self, text: str) -> set[str]:
+    """Returns what of a text the model looks up, character by character."""
+    normalizer = self._tokenizer.normalizer
+    if normalizer is not None:
+      text = normalizer.normalize_str(text)
+    splitter = self._tokenizer.pre_tokenizer
+    if splitter is None:
+      return {*text}
+    return {x for piece, _ in splitter.pre_tokenize_str(text) for x in piece}
 
   def _encodings(self, text: str, start: int = 0) -> list[tuple[int, Any]]:
     """Returns the parts of a text, cut inside names, and where each starts.
@@ -356,18 +379,31 @@ class HuggingFace:
     )
 
 
-def _drops_characters(
+def _kept(
   spec: Mapping[str, Any], vocabulary: Mapping[str, int]
-) -> bool:
-  """Returns whether a tokenizer.json has no id for an unknown character."""
+) -> frozenset[str] | None:
+  """Returns the only characters that a tokenizer.json doesn't leave out.
+
+  None if it leaves none out: it has an id for unknown ones, or for every byte.
+  """
   from tokenizers import pre_tokenizers
 
   model = spec["model"]
   if model.get("type", "BPE") != "BPE":
-    return False
-  has_id = model.get("unk_token") is not None or model.get("byte_fallback")
-  every_byte = {*pre_tokenizers.ByteLevel.alphabet()} <= vocabulary.keys()
-  return not has_id and not every_byte
+    return None
+  if model.get("unk_token") is not None or model.get("byte_fallback"):
+    return None
+  if {*pre_tokenizers.ByteLevel.alphabet()} <= vocabulary.keys():
+    return None
+  # Inside a word and at its end a character may have a name of its own.
+  inside = model.get("continuing_subword_prefix") or ""
+  last = model.get("end_of_word_suffix") or ""
+  return frozenset(
+    x
+    for name in vocabulary
+    if len(x := name.removeprefix(inside).removesuffix(last)) == 1
+    and {x, inside + x, x + last, inside + x + last} <= vocabulary.keys()
+  )
 
 
 def load(folder: pathlib.Path, spec: Mapping[str, Any]) -> Tokenizer:

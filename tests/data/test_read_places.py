@@ -6,6 +6,7 @@ takes the places that the tokenizers' libraries report.
 """
 
 import functools
+import json
 import unicodedata
 
 import hostile_text
@@ -255,3 +256,76 @@ def test_a_step_that_can_not_be_read_names_its_solution():
   solution = schema.Solution("gsm8k/7", "p", ("so", "", "7"))
   with pytest.raises(errors.InputError, match=r"'gsm8k/7': .* step 1 .from 0."):
     encoding.encode_solution(solution, tokenizer, config)
+
+
+# --- Characters without a token ---------------------------------------------
+
+
+@functools.cache
+def _lacking() -> tokenizer_lib.HuggingFace:
+  """A tokenizer like SmolLM2's: without tokens for bytes that nobody writes."""
+  spec = json.loads(recipes.json_of("llama_3"))
+  for symbol in "\u0104\u0106\u00f1":  # of the bytes 04, 06 and f1
+    vocabulary = spec["model"]["vocab"]
+    vocabulary[f"without {symbol}"] = vocabulary.pop(symbol)
+  names = dict(bos="<|begin_of_text|>", eos="<|eot_id|>")
+  return tokenizer_lib.HuggingFace(json.dumps(spec), **names)
+
+
+# qwen_prm's controls are another tokenizer's.
+@pytest.mark.parametrize("template", sorted({*templates.NAMES} - {"qwen_prm"}))
+def test_a_tokenizer_that_lacks_what_nobody_writes_reads_the_rest(template):
+  written = templates.published(template, bos="<|begin_of_text|>")
+  problem, steps = "Caf\u00e9 \U0001f600?", ("3 + 4 = 7,\x00\x05", "so \ufffd")
+  whole, lacking = (
+    templates.write(written, problem, steps, x)
+    for x in (recipes.tokenizer("llama_3"), _lacking())
+  )
+  assert whole.tokens.tolist() == lacking.tokens.tolist()
+  assert whole.step_end.tolist() == lacking.step_end.tolist()
+
+
+@pytest.mark.parametrize("character", ["\x04", "\x06", "\U00040000"])
+def test_a_text_with_a_character_without_a_token_is_refused_by_its_record(
+  character,
+):
+  config = encoding.EncodingConfig(template="math_shepherd")
+  config = encoding.with_template(config, _lacking())
+  solution = schema.Solution("gsm8k/7", "p", ("so", f"!{character}?"))
+  with pytest.raises(errors.InputError) as e:
+    encoding.encode_solution(solution, _lacking(), config)
+  assert str(e.value).startswith("solution 'gsm8k/7': ")
+  assert f"no token for {character!a}" in str(e.value)
+
+
+@pytest.mark.parametrize("prefix, suffix", [("##", ""), ("", "</w>")])
+def test_a_character_has_a_token_only_in_the_form_that_is_looked_up(
+  prefix, suffix
+):
+  first, inside = f"a{suffix}", f"{prefix}a{suffix}"
+  vocabulary = {name: i for i, name in enumerate({"a", first, inside, "b"})}
+  model = tokenizers.models.BPE(
+    vocab=vocabulary,
+    merges=[],
+    continuing_subword_prefix=prefix,
+    end_of_word_suffix=suffix,
+  )
+  model = tokenizers.Tokenizer(model)
+  tokenizer = tokenizer_lib.HuggingFace(model.to_str())
+  assert len(tokenizer.encode_with_spans("aa")[0]) == 2
+  with pytest.raises(errors.InputError, match="no token for 'b'"):
+    tokenizer.encode_with_spans("ab")
+
+
+@pytest.mark.real_weights
+def test_real_tokenizers_say_the_place_of_every_token(real_weights):
+  text = (
+    "Caf\u00e9 \U0001f600: let $x^2 = 16$.\n\nSo\tx = 4\r\nor \u2212\u200a4."
+  )
+  for path in sorted(real_weights.glob("*/tokenizer.json")):
+    tokenizer = tokenizer_lib.from_folder(path.parent)
+    ids, places = tokenizer.encode_with_spans(text)
+    assert ids == tokenizer.encode(text)
+    for (first, last), i in zip(places, ids, strict=True):
+      if "\ufffd" not in (part := tokenizer.decode([i])):
+        assert part.strip() in text[first:last]
