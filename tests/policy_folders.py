@@ -178,6 +178,19 @@ QWEN3 = _CHATML.replace(
   "assistant\\n' }}{% if enable_thinking is defined and not enable_thinking %}"
   "{{- '<think>\\n\\n</think>\\n\\n' }}{% endif %}",
 )
+# As those of later Qwen models: reasoning comes first, in a block of its own,
+# which is empty if a turn has none.
+REASONS = _CHATML.replace(
+  "{{- '<|im_start|>' ~ m.role",
+  "{%- set parts = m.content.split('</think>') %}"
+  "{%- if m.role == 'assistant' %}"
+  "{{- '<|im_start|>assistant\\n<think>\\n' }}"
+  "{{- parts[0].split('<think>')[-1] | trim if parts | length > 1 }}"
+  "{{- '\\n</think>\\n\\n' ~ parts[-1] | trim ~ '<|im_end|>\\n' }}"
+  "{%- else %}{{- '<|im_start|>' ~ m.role",
+).replace(
+  "'<|im_end|>\\n' }}{%- endfor", "'<|im_end|>\\n' }}{%- endif %}{%- endfor"
+)
 _LLAMA_TURNS = (
   "{%- for m in turns %}{{- '<|start_header_id|>' ~ m.role ~"
   " '<|end_header_id|>\\n\\n' ~ m.content | trim ~ '<|eot_id|>' }}{% endfor %}"

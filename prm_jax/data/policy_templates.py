@@ -58,6 +58,9 @@ class PolicyTemplate:
       the last token of which its last step is read. If these are a cut alone,
       it is read at the solution's last token; if (), every step is read at its
       own.
+    refuses: For an outcome reward model, texts that its chat template doesn't
+      write as they are, such as the end of a model's reasoning. No problem or
+      solution may hold one.
     one_text: For an outcome reward model, whether a solution is encoded as one
       text with those beside it, as published models read it. Encoded alone, a
       solution may have other ids: Llama 2's tokenizer begins every text with a
@@ -74,6 +77,7 @@ class PolicyTemplate:
   stop: tuple[str, ...] = ()
   closing: tuple[templates.TemplatePart, ...] = ()
   one_text: bool = False
+  refuses: tuple[str, ...] = ()
 
   def __post_init__(self):
     kinds = [kind for kind, _ in self.opening]
@@ -105,10 +109,10 @@ class PolicyTemplate:
         f"template {self.name!r}: one_text is for reward models; it needs a"
         " closing"
       )
-    if not self.separator or not all(self.stop):
+    if not self.separator or not all((*self.stop, *self.refuses)):
       raise errors.InputError(
-        f"template {self.name!r}: a separator or stop is empty; give it a"
-        " character"
+        f"template {self.name!r}: a separator, a stop or what it refuses is"
+        " empty; give it a character"
       )
 
 
@@ -125,7 +129,7 @@ def from_record(record: Mapping[str, Any]) -> PolicyTemplate:
       fields[name] = tuple(
         (_checked(k, str), _checked(x, str)) for k, x in record[name]
       )
-  for name in ("ends", "thinking", "stop"):
+  for name in ("ends", "thinking", "stop", "refuses"):
     if name in fields:
       texts = _checked(fields[name], list)
       fields[name] = tuple(_checked(x, str) for x in texts)
@@ -144,6 +148,22 @@ def _checked(value: Any, kind: type) -> Any:
   if not isinstance(value, (kind, tuple) if kind is list else kind):
     raise TypeError(f"{reprlib.repr(value)} isn't a {kind.__name__}")
   return value
+
+
+def check_texts(template: PolicyTemplate, problem: str, text: str) -> None:
+  """Refuses a problem or a solution's text that holds what a template refuses.
+
+  Raises:
+    InputError: One of them does.
+  """
+  for name, given in (("problem", problem), ("solution", text)):
+    for word in template.refuses:
+      if word in given:
+        raise errors.InputError(
+          f"the {name} holds {word!r}, which the model's chat template doesn't"
+          " write as it stands: it moves, changes or refuses such a text; take"
+          " it out, or give what follows the last one alone"
+        )
 
 
 def write_opening(

@@ -213,12 +213,14 @@ def encode(
 
   Raises:
     InputError: The tokenizer lacks a token of the template, or has no token to
-      read a step at: one of its own, after the step before.
+      read a step at: one of its own, after the step before. Or the problem or
+      the text holds what the template refuses.
   """
+  text = solution_texts.whole(solution, template.separator)
+  policy_templates.check_texts(template, solution.problem, text)
   if template.one_text:
     return _encode_as_one(template, solution, tokenizer, end)
   before = opening(template, solution.problem, tokenizer)
-  text = solution_texts.whole(solution, template.separator)
   of = bytes_of(template, tokenizer)
   sampled = sampled_ids(solution, of)
   if sampled is not None and of.text(sampled) != text:

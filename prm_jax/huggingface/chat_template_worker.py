@@ -6,8 +6,9 @@ and memory that the kernel enforces: a template that loops or multiplies texts
 ends the process, and nothing else.
 
 It reads one JSON object {"template", "variables": [{...}, ...]} from stdin and
-writes a list with {"text"} or {"error"} for each of the variables to stdout. It
-imports nothing of prm_jax, so that it starts at once and needs little memory.
+writes one to stdout: "replies", a list with {"text"} or {"error"} for each of
+the variables, and "texts", the texts that the template's code holds. It imports
+nothing of prm_jax, so that it starts at once and needs little memory.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ import jinja2.sandbox
 # What "now" is to a template: the day that Llama 3.1's names by default. So an
 # import gives the same prompt on every day.
 NOW = datetime.datetime(2024, 7, 26)
-# The characters of all renderings; no prompt without tools is as long.
-MOST_CHARACTERS = 1 << 20
+# The characters of all renderings, some hundreds of prompts without tools.
+MOST_CHARACTERS = 1 << 22
 
 
 class _Generation(jinja2.ext.Extension):
@@ -57,8 +58,8 @@ class _Namespace(jinja2.utils.Namespace):
     super().__setitem__(name, value)
 
 
-def compiled(source: str) -> jinja2.Template:
-  """Returns a template with what transformers gives it, in the sandbox.
+def environment() -> jinja2.Environment:
+  """Returns the sandbox, with what transformers gives a template.
 
   transformers.utils.chat_template_utils is the source of the settings, filters
   and functions.
@@ -85,18 +86,25 @@ def compiled(source: str) -> jinja2.Template:
       sort_keys=sort_keys,
     )
 
-  environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+  sandbox = jinja2.sandbox.ImmutableSandboxedEnvironment(
     trim_blocks=True,
     lstrip_blocks=True,
     extensions=[_Generation, jinja2.ext.loopcontrols],
   )
-  environment.filters["tojson"] = tojson
-  environment.globals.update(
+  sandbox.filters["tojson"] = tojson
+  sandbox.globals.update(
     raise_exception=raise_exception,
     strftime_now=strftime_now,
     namespace=_Namespace,
   )
-  return environment.from_string(source)
+  return sandbox
+
+
+def texts_in(sandbox: jinja2.Environment, source: str) -> list[str]:
+  """Returns the texts that a template's code holds, each once, in order."""
+  tokens = sandbox.lexer.tokenize(source)
+  found = (token.value for token in tokens if token.type == "string")
+  return list(dict.fromkeys(found))
 
 
 def rendered(
@@ -121,19 +129,15 @@ def rendered(
   return "".join(pieces)
 
 
-def main(time_s: float, memory_mib: int) -> None:
-  """Renders what stdin asks for, within limits that the kernel enforces."""
-  signal.signal(signal.SIGALRM, signal.SIG_DFL)
-  signal.alarm(math.ceil(time_s))
-  limit = memory_mib << 20
-  if sys.platform.startswith("linux"):
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it writes no file
-  job = json.load(sys.stdin)
+def replies_to(job: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns what is written for a job; see above."""
   replies: list[dict[str, str]] = []
+  texts: list[str] = []
   left = MOST_CHARACTERS
   try:
-    template = compiled(job["template"])
+    sandbox = environment()
+    template = sandbox.from_string(job["template"])
+    texts = texts_in(sandbox, job["template"])
     for variables in job["variables"]:
       try:
         text = rendered(template, variables, left)
@@ -145,7 +149,18 @@ def main(time_s: float, memory_mib: int) -> None:
     raise
   except Exception as e:  # a template raises whatever it likes
     replies = [dict(error=f"{type(e).__name__}: {e}")] * len(job["variables"])
-  json.dump(replies, sys.stdout)
+  return dict(replies=replies, texts=texts)
+
+
+def main(time_s: float, memory_mib: int) -> None:
+  """Renders what stdin asks for, within limits that the kernel enforces."""
+  signal.signal(signal.SIGALRM, signal.SIG_DFL)
+  signal.alarm(math.ceil(time_s))
+  limit = memory_mib << 20
+  if sys.platform.startswith("linux"):
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it writes no file
+  json.dump(replies_to(json.load(sys.stdin)), sys.stdout)
 
 
 if __name__ == "__main__":

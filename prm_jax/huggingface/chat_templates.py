@@ -264,6 +264,10 @@ class Chat:
 
   def render(self, *variables: Mapping[str, Any]) -> list[dict[str, str]]:
     """Returns what the worker makes of the template with each variables."""
+    return self.run(*variables)["replies"]
+
+  def run(self, *variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the worker writes; see chat_template_worker."""
     job = json.dumps(dict(template=self.text, variables=variables))
     command = [sys.executable, "-P", str(_WORKER), str(TIME_S), str(MEMORY_MIB)]
     try:

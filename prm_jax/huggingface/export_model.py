@@ -323,7 +323,7 @@ def _facts(
   """Returns what the card says, its example scored by the exported numbers."""
   model, params, tokenizer = scored
   example, snippet, parts = None, None, {}
-  strips, thinking = False, tuple[str, ...]()
+  strips, thinking, refuses = False, tuple[str, ...](), tuple[str, ...]()
   judged = description.judged or programs.KINDS[description.program].judged
   if not programs.KINDS[description.program].writes:
     unlimited = dataclasses.replace(encoding_config, max_tokens=None)
@@ -352,7 +352,7 @@ def _facts(
     own = encoding_config.template or _native(tokenizer, encoding_config)
     assert not isinstance(own, str), "a checkpoint's template is data"
     if isinstance(own, policy_templates.PolicyTemplate):
-      strips, thinking = own.strips, own.thinking
+      strips, thinking, refuses = own.strips, own.thinking, own.refuses
       own = _as_parts(own)
     parts = dataclasses.asdict(own)
   config, metrics = model_card.facts_of_run(source, step)
@@ -373,6 +373,7 @@ def _facts(
     judged=judged,
     strips=strips,
     thinking=thinking,
+    refuses=refuses,
   )
 
 

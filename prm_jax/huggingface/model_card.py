@@ -72,6 +72,7 @@ class Facts:
     strips: Whether white space around the problem is left out.
     thinking: The names that are tokens in a solution, those around a model's
       reasoning.
+    refuses: Texts that no problem or solution may hold; see PolicyTemplate.
   """
 
   name: str
@@ -90,6 +91,7 @@ class Facts:
   judged: str = "all"
   strips: bool = False
   thinking: Sequence[str] = ()
+  refuses: Sequence[str] = ()
 
 
 def facts_of_run(
@@ -275,6 +277,12 @@ def _texts(facts: Facts) -> list[str]:
     sentences.append(
       f"In a solution {names} are the ids of the tokens with these names, as a"
       " `control` is; in a problem they are text."
+    )
+  if facts.refuses:
+    names = ", ".join(f"`{name}`" for name in facts.refuses)
+    sentences.append(
+      f"No problem or solution may hold {names}: the chat template, by which the"
+      " model was trained, doesn't write such a text as it stands."
     )
   return [" ".join(sentences)] if sentences else []
 

@@ -7,6 +7,8 @@ isn't padding. As in chat_templates, the program is rendered once, at import.
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
+import itertools
 import pathlib
 
 import numpy as np
@@ -30,6 +32,8 @@ _ANSWERS = (
 )
 # White space that a tokenizer might join to what is beside a solution.
 _IN_SPACE = ("\nSo $x = 4$.\n", " \n\n$x = 4$ ")
+# The texts in a chat template's code; published ones have about a hundred.
+_MOST_WORDS = 500
 _REMEDY = "; write one that does into chat_template.jinja"
 
 
@@ -62,7 +66,7 @@ def template(
   names = token_names.controls(folder, tokenizer)
   special = token_names.special(folder)
   chat = chat_templates.Chat(folder, text, special, system, None, _REMEDY)
-  opening, closing, strips = _around(chat)
+  opening, closing, strips, words = _around(chat)
   after = chat_templates.cut(closing, names)
   ends = [content for kind, content in after if kind == "control"]
   ends = ends[:1] or [special.get("eos_token", "")]
@@ -83,6 +87,12 @@ def template(
     # If only padding follows, the solution's own last token is read.
     closing=tuple(after) or (templates.CUT,),
     one_text=True,
+    refuses=_changed(
+      chat,
+      words,
+      opening.replace(chat_templates.SYSTEM, _system(chat, strips)),
+      closing,
+    ),
   )
   _check_padding(folder, read, tokenizer, pad)
   _check_ids(folder, read, tokenizer)
@@ -97,12 +107,13 @@ def _system(chat: chat_templates.Chat, strips: tuple[bool, bool]) -> str:
 
 def _around(
   chat: chat_templates.Chat,
-) -> tuple[str, str, tuple[bool, bool]]:
+) -> tuple[str, str, tuple[bool, bool], tuple[str, ...]]:
   """Returns what a chat template writes around a problem and its solution.
 
   Returns:
     What comes before the solution, with marks in place of problem and system
-    turn; what comes after it; and whether problem and system turn are stripped.
+    turn; what comes after it; whether problem and system turn are stripped; and
+    the texts that the template's code holds.
   """
   marked = None if chat.system is None else chat_templates.SYSTEM
   # Each solution is one of a plain problem, and each problem has a solution.
@@ -110,10 +121,11 @@ def _around(
     *((chat_templates.PLAIN_PROBLEMS[0], answer) for answer in _ANSWERS),
     *((problem, _ANSWERS[0]) for problem in chat_templates.PLAIN_PROBLEMS),
   ]
-  first, *others = chat.render(
+  ran = chat.run(
     chat.asked(chat_templates.PROBLEM, marked, answer=chat_templates.ANSWER),
     *(chat.asked(problem, chat.system, answer=x) for problem, x in pairs),
   )
+  first, *others = ran["replies"]
   whole = chat.text_of(first)
   chat.check_once(whole, chat_templates.PROBLEM, "the problem")
   chat.check_once(whole, chat_templates.ANSWER, "an assistant's turn")
@@ -129,8 +141,88 @@ def _around(
       for p, answer in pairs
     ]
     if expected == texts:
-      return opening, closing, strips
+      return opening, closing, strips, tuple(ran["texts"])
   raise chat.refused("changes a problem or a solution, or what is around it")
+
+
+def _changed(
+  chat: chat_templates.Chat, words: Sequence[str], opening: str, closing: str
+) -> tuple[str, ...]:
+  """Returns the words that a chat template doesn't write as they are.
+
+  A template changes what a text holds only if it looks for it, as Qwen3's looks
+  for </think> to move a model's reasoning. What it looks for is a text in its
+  code: so a problem and a solution are rendered with each of them.
+
+  Args:
+    chat: The chat template.
+    words: The texts in its code.
+    opening: What comes before a solution, with a mark in place of the problem.
+    closing: What comes after it.
+
+  Raises:
+    InputError: The template has too many texts, or changes several together.
+  """
+  words = tuple(
+    x for x in dict.fromkeys((*words, *chat_templates.THINK)) if x.strip()
+  )
+  if len(words) > _MOST_WORDS:
+    raise chat.refused(
+      f"has {len(words):,} texts in its code; expected {_MOST_WORDS:,} at most"
+    )
+  single = [(x.strip(), text) for x in words for text in _holding(x)]
+  if not _differ(chat, [*single, *_together(words)], opening, closing):
+    return ()
+  changed = _least(_differ(chat, single, opening, closing))
+  kept = [x for x in words if not any(y in x for y in changed)]
+  together = _differ(chat, _together(kept), opening, closing)
+  if "" in together:
+    raise chat.refused("changes a text that holds several words of its code")
+  return tuple(sorted(_least(changed | together)))
+
+
+def _together(words: Sequence[str]) -> list[tuple[str, str]]:
+  """Returns a text of all words, and those between a word and its end."""
+  pairs = itertools.product(words, words)
+  blocks = [(x, f"{x}a{y}") for x, y in pairs if y == f"</{x[1:]}"]
+  return [("", "a".join(["", *words, ""])), *blocks]
+
+
+def _holding(word: str) -> list[str]:
+  """Returns texts that hold a word: within, first and last."""
+  return [f"a{word}b", f"{word.strip()}b", f"a{word.strip()}"]
+
+
+def _least(words: Set[str]) -> set[str]:
+  """Returns the words that hold no other of them."""
+  return {x for x in words if not any(y in x for y in words - {x})}
+
+
+def _differ(
+  chat: chat_templates.Chat,
+  tried: Sequence[tuple[str, str]],
+  opening: str,
+  closing: str,
+) -> set[str]:
+  """Returns the words whose texts a chat template changes.
+
+  Args:
+    chat: The chat template.
+    tried: Words and texts that hold them.
+    opening: See `_changed`.
+    closing: See `_changed`.
+  """
+  pairs = [(word, text, "a") for word, text in tried]
+  pairs += [(word, "a", text) for word, text in tried]
+  replies = chat.render(
+    *(chat.asked(p, chat.system, answer=x) for _, p, x in pairs)
+  )
+  return {
+    word
+    for (word, p, x), reply in zip(pairs, replies, strict=True)
+    if reply.get("text")
+    != f"{chat_templates.filled(opening, p, '')}{x}{closing}"
+  }
 
 
 def _check_ids(
@@ -151,8 +243,11 @@ def _check_ids(
   if whole is None or any(name in text for text in texts for name in names):
     return
   problem = chat_templates.PLAIN_PROBLEMS[0]
-  thought = (f"{'a'.join(template.thinking)}b",) if template.thinking else ()
-  for answer in (*_ANSWERS, *_IN_SPACE, *thought):
+  thoughts = [f"{x}b" for x in template.thinking]
+  thoughts.append(f"{'a'.join(template.thinking)}b")
+  for answer in (*_ANSWERS, *_IN_SPACE, *thoughts):
+    if any(word in answer for word in template.refuses):
+      continue
     parts = (*template.opening, ("text", answer), *template.closing)
     text = "".join(problem if kind == "problem" else x for kind, x in parts)
     ids = whole.encode(text, add_special_tokens=False).ids

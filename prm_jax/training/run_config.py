@@ -134,7 +134,7 @@ def _closed(
   """Returns a template whose whole chat programs of outcomes alone read."""
   if kind.heads == ("outcome",):
     return template
-  return dataclasses.replace(template, closing=(), one_text=False)
+  return dataclasses.replace(template, closing=(), one_text=False, refuses=())
 
 
 def sources_of(c: ml_collections.ConfigDict) -> sources_lib.CorpusConfig:

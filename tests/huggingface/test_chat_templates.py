@@ -243,7 +243,7 @@ def test_the_longest_name_is_cut_first():
 
 
 def test_a_rendering_is_what_jinja_writes():
-  template = chat_template_worker.compiled(
+  template = chat_template_worker.environment().from_string(
     "{% for m in messages %}\n  {% if m.a %}\n{{ m.a }}\n{% continue %}"
     "{% endif %}\n-{{ m | tojson }}\n{% endfor %}"
   )

@@ -28,6 +28,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import model_card
+from prm_jax.huggingface import outcome_chat
 from prm_jax.huggingface import token_names
 from prm_jax.training import run_config
 
@@ -334,6 +335,125 @@ def test_a_tokenizer_that_begins_only_the_whole_with_a_space_is_refused(
   folder = _theirs(tmp_path / "hf", family="mistral", chat=chat)
   with pytest.raises(errors.InputError, match="encodes the parts"):
     import_model.import_folder(folder, tmp_path / "ours")
+
+
+# --- Words that a chat template looks for -----------------------------------
+
+
+@pytest.fixture(scope="module")
+def reasoning(tmp_path_factory):
+  """An ORM whose chat template moves a model's reasoning."""
+  folder = tmp_path_factory.mktemp("reasoning")
+  chat = policy_folders.REASONS
+  _theirs(folder / "hf", family="qwen3", chat=chat)
+  import_model.import_folder(folder / "hf", folder / "ours")
+  return folder / "ours"
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "<think>\n3 + 4 = 7\n</think>\n\nIt is 7.",
+    "3 + 4 = 7\n</think>\n\nIt is 7.",
+    "It is 7, </think>so 7.",
+    "It is 7.</think>",
+  ],
+)
+def test_a_solution_that_a_chat_template_would_change_is_refused_by_its_id(
+  text, reasoning
+):
+  spans = ((0, len(text)),)
+  solution = schema.Solution(
+    "gsm8k/7", "p", (text,), raw_text=text, spans=spans
+  )
+  with pytest.raises(errors.InputError) as e:
+    _encoded(reasoning, solution)
+  said = "solution 'gsm8k/7': the solution holds '</think>', which"
+  assert str(e.value).startswith(said)
+  # Steps without a text of their own are refused as well, and a problem is.
+  for other in (
+    schema.Solution("b", "p", ("3 + 4 = 7", text)),
+    schema.Solution("b", text, ("3 + 4 = 7",)),
+  ):
+    with pytest.raises(errors.InputError, match=r"'b': the (problem|solution)"):
+      _encoded(reasoning, other)
+
+
+@pytest.mark.parametrize("text", ["It is 7.", "<think>\nIt is 7", "< /think>7"])
+def test_other_solutions_are_read_as_the_chat_template_writes_them(
+  text, reasoning
+):
+  chat = (
+    "<|im_start|>user\nWhat is 3 + 4?<|im_end|>\n<|im_start|>assistant\n"
+    f"<think>\n\n</think>\n\n{text}<|im_end|>\n"
+  )
+  whole = token_names.as_published(reasoning.parent / "hf")
+  solution = schema.Solution(
+    *("a", SOLUTION.problem, (text,)), raw_text=text, spans=((0, len(text)),)
+  )
+  expected = whole.encode(chat, add_special_tokens=False).ids
+  assert _encoded(reasoning, solution).tokens.tolist() == expected
+
+
+@pytest.mark.parametrize(
+  ("content", "word"),
+  [
+    ("m.content | replace('[calc]', '')", "[calc]"),
+    ("m.content | replace(' so\\n\\nthen ', ' ')", "so\n\nthen"),
+    ("(m.content[2:] if m.content.startswith('$$') else m.content)", "$$"),
+    ("(m.content[:-1] if m.content.endswith('##') else m.content)", "##"),
+    (
+      "('' if m.content.startswith('<calc>') and m.content.endswith('</calc>')"
+      " else m.content)",
+      "<calc>",
+    ),
+    (
+      "(raise_exception('no') if m.role == 'user' and '[x]' in m.content else"
+      " m.content)",
+      "[x]",
+    ),
+  ],
+)
+def test_any_word_that_a_chat_template_looks_for_is_refused(
+  content, word, tmp_path
+):
+  chat = policy_folders.QWEN3.replace("m.content", content)
+  theirs = _theirs(tmp_path / "hf", chat=chat)
+  template = outcome_chat.template(
+    theirs, tokenizer_lib.from_folder(theirs), pad=None
+  )
+  assert template.refuses == (word,)
+
+
+def test_words_that_change_a_text_only_together_refuse_the_folder(tmp_path):
+  chat = policy_folders.QWEN3.replace(
+    "m.content",
+    "(m.content | upper if '[a]' in m.content and '[b]' in m.content"
+    " else m.content)",
+  )
+  theirs = _theirs(tmp_path / "hf", chat=chat)
+  with pytest.raises(errors.InputError, match="several words of its code"):
+    import_model.import_folder(theirs, tmp_path / "ours")
+
+
+def test_what_is_exported_refuses_the_same_words(reasoning, tmp_path):
+  export_model.export_folder(reasoning, tmp_path / "back")
+  card = (tmp_path / "back" / "README.md").read_text()
+  assert "No problem or solution may hold `</think>`" in card
+  import_model.import_folder(tmp_path / "back", tmp_path / "again")
+  description = model_json.read_description(tmp_path / "again")
+  assert tuple(description.encoding["template"]["refuses"]) == ("</think>",)
+
+
+def test_a_prm_that_starts_from_an_orm_refuses_no_word(reasoning):
+  config = ml_collections.ConfigDict(
+    dict(
+      program="prm",
+      init_from=str(reasoning),
+      encoding=dict(template="policy"),
+    )
+  )
+  assert run_config._encoding(config).template.refuses == ()
 
 
 # --- Out --------------------------------------------------------------------

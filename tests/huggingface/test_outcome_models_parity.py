@@ -4,17 +4,25 @@ The models are random, with the names and config.json that their classes write.
 Needs the extra `parity`.
 """
 
+import datetime
 import json
+import pathlib
 
 import numpy as np
 import policy_folders
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.cli import main
+from prm_jax.data import policy_text
 from prm_jax.data import templates
+from prm_jax.huggingface import chat_template_worker
+from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
+from prm_jax.huggingface import outcome_chat
+from prm_jax.huggingface import token_names
 from prm_jax.inference import scorer
 
 torch = pytest.importorskip("torch")
@@ -172,6 +180,82 @@ def test_an_orm_scores_as_transformers_both_ways(
     *(tmp_path / "back", family),
   )
   np.testing.assert_array_equal(again, expected)
+
+
+# --- All chat templates that TRL's package holds ----------------------------
+
+_TEXTS = (
+  "It is 7.",
+  "3 + 4 = 7\n\nIt is 7.",
+  "<think>\n3 + 4 = 7\n</think>\n\nIt is 7.",
+  "<think>3 + 4 = 7</think>It is 7.",
+  "3 + 4 = 7\n</think>\n\nIt is 7.",
+  "<think>\n3 + 4 = 7, so 7.",
+  "3 + 4, <think> I think </think>, is 7. <think>No.</think> Yes.",
+  "<|channel|>analysis<|message|>3 + 4 = 7<|end|>It is 7.",
+  "<|channel>thought\n3 + 4 = 7<channel|>It is 7.",
+  "[THINK]3 + 4 = 7[/THINK]It is 7. <tool_call>7</tool_call>",
+)
+_HELD = published._TEXTS or pathlib.Path("without TRL")
+_TEMPLATES = sorted(x.stem for x in _HELD.glob("*.jinja"))
+
+
+@pytest.fixture
+def within(monkeypatch):
+  """Renders chat templates within this process, and on one day."""
+
+  class Fixed(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+      return chat_template_worker.NOW
+
+  def run(chat, *variables):
+    job = dict(template=chat.text, variables=variables)
+    return chat_template_worker.replies_to(job)
+
+  monkeypatch.setattr(transformers.utils.chat_template_utils, "datetime", Fixed)
+  monkeypatch.setattr(chat_templates.Chat, "run", run)
+
+
+@pytest.mark.usefixtures("within")
+@pytest.mark.parametrize("name", _TEMPLATES)
+def test_a_solution_has_the_ids_of_transformers_or_is_refused(name, tmp_path):
+  chat = (published._TEXTS / f"{name}.jinja").read_text()
+  theirs, tokenizer = published._any_model(tmp_path / "hf", chat)
+  try:
+    read = outcome_chat.template(tmp_path / "hf", tokenizer, pad=None)
+  except errors.InputError as e:
+    # They read pictures, and no message that is a text.
+    assert name.startswith(("idefics3", "llava_next")), e
+    return
+  names = token_names.controls(tmp_path / "hf", tokenizer)
+  opening, closing = (
+    "".join("What?" if kind == "problem" else x for kind, x in parts)
+    for parts in (read.opening, read.closing)
+  )
+  for text in _TEXTS:
+    messages = [
+      dict(role="user", content="What?"),
+      dict(role="assistant", content=text),
+    ]
+    try:
+      written = theirs.apply_chat_template(messages, tokenize=False)
+    except Exception as e:  # what a template raises
+      written = repr(e)
+    solution = schema.Solution(
+      *("a", "What?", (text,)), raw_text=text, spans=((0, len(text)),)
+    )
+    try:
+      ids = policy_text.encode(read, solution, tokenizer).tokens
+    except errors.InputError as e:
+      assert "the solution holds" in str(e)
+      assert written != f"{opening}{text}{closing}", "it need not be refused"
+      continue
+    assert written == f"{opening}{text}{closing}"
+    # The name of another control is a text to us.
+    if not any(x in text for x in {*names} - {*read.thinking}):
+      expected = theirs.apply_chat_template(messages, return_dict=False)
+      assert ids.tolist() == list(expected)
 
 
 def test_where_the_token_that_ends_a_turn_is_padding_no_other_is_read(tmp_path):
