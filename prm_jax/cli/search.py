@@ -36,6 +36,7 @@ from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.runtime import progress
 from prm_jax.search import adaptive
+from prm_jax.search import bill
 from prm_jax.search import chunks
 from prm_jax.search import engine
 from prm_jax.search import mcts
@@ -88,6 +89,11 @@ class _Search:
   def costs(self) -> dict[str, Any]:
     costs = {name: policy.cost for name, policy in self.policies.items()}
     return costs | dict(scorer=self.verifier.cost)
+
+  @property
+  def compute_dtype(self) -> dict[str, str | None]:
+    models = {**self.policies, bill.SCORER: self.verifier}
+    return {name: model.compute_dtype for name, model in models.items()}
 
 
 def search(args: argparse.Namespace) -> None:
@@ -308,7 +314,7 @@ def _journaled(
       )
     results = journal.finish(log, problems, args.output)
   # A shard without problems has no batch, and so no counts.
-  _report(args, results, solutions.counts([]) | counts)
+  _report(args, results, solutions.counts([]) | counts, found.compute_dtype)
   return results
 
 
@@ -332,7 +338,11 @@ def _search_batch(
   )
   searched_s = time.perf_counter() - start
   results = solutions.results(
-    trees, found.costs, select=found.select, verify=found.verify
+    trees,
+    found.costs,
+    select=found.select,
+    compute_dtype=found.compute_dtype,
+    verify=found.verify,
   )
   # Not in the output: no two runs take the same time.
   line = dict(
@@ -363,9 +373,13 @@ def _report(
   args: argparse.Namespace,
   results: Sequence[schema.Solution],
   counts: Mapping[str, int],
+  compute_dtype: Mapping[str, str | None],
 ) -> None:
   print(f"{args.output}: {len(results):,} problems")
   output.print_counts(counts)
+  known = [f"{name} {x}" for name, x in compute_dtype.items() if x is not None]
+  if known:
+    print(f"computed in: {', '.join(known)}")
   graded = counts["graded"]
   for how in search_arguments.SELECTIONS if graded else ():
     right = counts[f"right_{how}"]

@@ -84,8 +84,8 @@ class Source:
 def step_scores(solutions: Sequence[schema.Solution], source: Source) -> Scored:
   """Returns the step scores of solutions, and where they come from.
 
-  `by` has the checkpoint with its step and fingerprint, or the file with its
-  sha256.
+  `by` has the checkpoint with its step, its fingerprint and the type that it
+  computed in, or the file with its sha256.
   """
   checkpoint, path = source.checkpoint, source.scores
   if path is not None:
@@ -108,9 +108,8 @@ def step_scores(solutions: Sequence[schema.Solution], source: Source) -> Scored:
     "program": scorer.program,
     "step": step,
     "fingerprint": model_json.fingerprint(checkpoint, scorer.params),
+    "compute_dtype": scorer.config.compute_dtype,
   }
-  if source.compute_dtype is not None:
-    by["compute_dtype"] = source.compute_dtype
   with progress.showing(
     "score", len(solutions), first=progress.COMPILING
   ) as update:

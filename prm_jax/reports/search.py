@@ -250,6 +250,9 @@ def _facts(result: search_results.Result) -> html.Markup:
     ("candidates", f"{len(tree.candidates):,}"),
     ("ended", _OVER.get(tree.stopped, "not yet")),
   ]
+  if known := [(n, x) for n, x in result.compute_dtype.items() if x]:
+    types = ", ".join(f"{_model(name)} {dtype}" for name, dtype in known)
+    rows.append(("computed in", types))
   if tree.unused:
     vain = f"{bill_lib.sampled(tree.unused):,} tokens, not in the bill"
     rows.append(("sampled in vain, past the budget", vain))

@@ -149,4 +149,5 @@ def of_policy(
     "last",
     encode=lambda s: ids_of(s)[0],
     cost=bill_lib.cost_of(large.config, writes=True),
+    compute_dtype=large.config.compute_dtype,
   )

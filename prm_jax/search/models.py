@@ -42,6 +42,7 @@ class Policy:
     encode: The ids that are read before the first new one; None if they aren't
       known (a server's). Then `extra` has PROMPT_TOKENS if they were counted.
     cost: The FLOPs of a token; None if they aren't known.
+    compute_dtype: The type that it computes in; None if that isn't known.
   """
 
   step: schema.Generate
@@ -49,6 +50,7 @@ class Policy:
   greedy_step: schema.Generate | None = None
   encode: Encode | None = None
   cost: bill_lib.Cost | None = None
+  compute_dtype: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,6 +64,7 @@ class Verifier:
     cost: The FLOPs of a token; None if they aren't known.
     forget: Drops what scoring has kept. It is called before each search, so
       that no score depends on what was searched before.
+    compute_dtype: The type that it computes in; None if that isn't known.
   """
 
   score: schema.Score
@@ -69,6 +72,7 @@ class Verifier:
   encode: Encode | None = None
   cost: bill_lib.Cost | None = None
   forget: Callable[[], None] = lambda: None
+  compute_dtype: str | None = None
 
 
 def of_sampler(
@@ -119,6 +123,7 @@ def of_sampler(
     greedy_step=generate(by_step, greedy),
     encode=lambda prefix: policy.codec.prompt(prefix).tokens,
     cost=bill_lib.cost_of(policy.config, writes=True),
+    compute_dtype=policy.config.compute_dtype,
   )
 
 
@@ -145,6 +150,7 @@ def of_scorer(
   """
   aggregate = aggregate or scorer.aggregate
   cost = bill_lib.cost_of(scorer.config, writes=False)
+  compute_dtype = scorer.config.compute_dtype
 
   def encode(solution: schema.Solution) -> Int[np.ndarray, " T"]:
     encoded = scorer.encode(solution)
@@ -152,7 +158,7 @@ def of_scorer(
     return encoded.tokens[:last]
 
   if programs.KINDS[scorer.program].scores_whole_solutions:
-    return Verifier(scorer.score, aggregate)
+    return Verifier(scorer.score, aggregate, compute_dtype=compute_dtype)
   cached = cached_scorer.CachedScorer(scorer, cache_tokens=cache_tokens)
 
   def score(solutions: Sequence[schema.Solution]) -> list[schema.StepScores]:
@@ -161,4 +167,11 @@ def of_scorer(
     watch(cached.work - before)
     return rows
 
-  return Verifier(score, aggregate, encode, cost, cached.clear)
+  return Verifier(
+    score,
+    aggregate,
+    encode,
+    cost,
+    forget=cached.clear,
+    compute_dtype=compute_dtype,
+  )

@@ -21,17 +21,21 @@ Record = dict[str, Any]
 
 
 def bill_record(
-  bill: bill_lib.Bill, costs: Mapping[str, bill_lib.Cost | None]
+  bill: bill_lib.Bill,
+  costs: Mapping[str, bill_lib.Cost | None],
+  compute_dtype: Mapping[str, str | None] = {},
 ) -> Record:
   """Returns a bill as it is written.
 
   Args:
     bill: The bill.
     costs: The cost of each model.
+    compute_dtype: The type that each computes in; None isn't known.
 
   Returns:
-    `models`, what each did, and `flops`, None if they aren't known. Of a model
-    whose cost and prompts aren't known, the numbers of tokens read are None.
+    `models`, what each did, `flops`, None if they aren't known, and
+    `compute_dtype`. Of a model whose cost and prompts aren't known, the numbers
+    of tokens read are None.
   """
   models = {}
   for name, spent in sorted(bill.items()):
@@ -40,7 +44,11 @@ def bill_record(
     if spent.calls and not spent.read and costs.get(name) is None:
       fields |= dict(read=None, read_once=None, context=None)
     models[name] = fields
-  return dict(models=models, flops=bill_lib.flops(bill, costs))
+  return dict(
+    models=models,
+    flops=bill_lib.flops(bill, costs),
+    compute_dtype={name: compute_dtype.get(name) for name in models},
+  )
 
 
 def tree_record(tree: tree_lib.Tree) -> Record:

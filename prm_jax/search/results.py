@@ -50,6 +50,8 @@ class Result:
     bill: Of each model its counts, as bill.Spent names them; those of tokens
       that were read are None if its prompts aren't known.
     flops: The FLOPs of all models; None if they aren't known.
+    compute_dtype: The type that each model computed in; None isn't known, and
+      earlier versions wrote none.
     chosen: The number of the chosen solution's node; None without a candidate.
   """
 
@@ -58,6 +60,7 @@ class Result:
   answers: Mapping[str, Answer]
   bill: Mapping[str, Mapping[str, int | None]]
   flops: float | None
+  compute_dtype: Mapping[str, str | None]
   chosen: int | None
 
 
@@ -113,7 +116,13 @@ def from_solution(solution: schema.Solution, where: str) -> Result:
     for how in answers_lib.SELECTIONS
   }
   models, flops = extra["bill"].get("models"), extra["bill"].get("flops")
-  if not _is_bill(models) or not checks.is_a(flops, float | None):
+  dtypes = extra["bill"].get("compute_dtype", {})
+  if (
+    not _is_bill(models)
+    or not checks.is_a(flops, float | None)
+    or not isinstance(dtypes, Mapping)
+    or not all(checks.is_a(x, str | None) for x in dtypes.values())
+  ):
     raise _refused(where, '"bill" isn\'t one')
   if not all(_is_candidate(x, tree) for x in extra["candidates"]):
     raise _refused(where, '"candidates" has one that isn\'t one')
@@ -121,7 +130,7 @@ def from_solution(solution: schema.Solution, where: str) -> Result:
   steps = () if chosen is None else tree.nodes[chosen].solution.steps
   if steps != solution.steps:
     raise _refused(where, '"steps" aren\'t those of the chosen node')
-  return Result(solution, tree, answers, models, flops, chosen)
+  return Result(solution, tree, answers, models, flops, dtypes, chosen)
 
 
 def _refused(where: str, why: str) -> errors.InputError:

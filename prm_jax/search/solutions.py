@@ -21,6 +21,7 @@ def results(
   costs: Mapping[str, bill_lib.Cost | None],
   *,
   select: str = "best",
+  compute_dtype: Mapping[str, str | None] = {},
   verify: schema.Verify | None = None,
   find_answer: schema.FindAnswer = answers_lib.of_solution,
 ) -> list[schema.Solution]:
@@ -30,6 +31,7 @@ def results(
     trees: The finished trees.
     costs: The cost of each model.
     select: How the answer is chosen; one of answers.SELECTIONS.
+    compute_dtype: The type that each model computes in; None isn't known.
     verify: Whether solutions end in the right answer; None if that isn't known.
       It is called once.
     find_answer: Returns the answer that a solution states.
@@ -50,7 +52,13 @@ def results(
   for (tree, n), verdict in zip(nodes, verdicts, strict=True):
     known[tree.problem.id][n] = verdict
   return [
-    _result(tree, costs, select, known[tree.problem.id], find_answer)
+    _result(
+      tree,
+      records.bill_record(tree.bill, costs, compute_dtype),
+      select,
+      known[tree.problem.id],
+      find_answer,
+    )
     for tree in trees
   ]
 
@@ -61,7 +69,7 @@ def _distinct(nodes: Sequence[int]) -> list[int]:
 
 def _result(
   tree: tree_lib.Tree,
-  costs: Mapping[str, bill_lib.Cost | None],
+  bill: records.Record,
   select: str,
   outcomes: Mapping[int, bool | None],
   find_answer: schema.FindAnswer,
@@ -95,7 +103,7 @@ def _result(
     for n in _distinct(tree.candidates)
   ]
   extra["select"] = select
-  extra["bill"] = records.bill_record(tree.bill, costs)
+  extra["bill"] = bill
   extra["tree"] = records.tree_record(tree)
   return dataclasses.replace(
     node.solution,

@@ -184,6 +184,8 @@ def test_sample_score_and_eval_follow_each_other(
       by_checkpoint = by.startswith("--checkpoint")
       digest = found_by["fingerprint" if by_checkpoint else "sha256"]
       assert len(digest.removeprefix("sha256:")) == 64
+      computed_in = "float32" if by_checkpoint else None
+      assert found_by.get("compute_dtype") == computed_in
       found.append(results)
     assert json.dumps(found[0]) == json.dumps(found[1])
   assert found[0]["n"] == [1, 2, 4]

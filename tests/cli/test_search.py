@@ -5,6 +5,7 @@ import http.server
 import json
 import pathlib
 import re
+import shutil
 import threading
 
 import numpy as np
@@ -400,6 +401,29 @@ def test_the_bill_of_real_models_is_that_of_their_tokens(
   )
   assert machine["engine_decoded"] - machine["engine_overshoot"] == sampled
   assert machine["scorer_computed"] > 0
+
+
+def test_the_bill_names_the_type_that_each_model_computed_in(
+  models, problems, tmp_path, capsys
+):
+  narrow = tmp_path / "narrow"
+  shutil.copytree(models / "prm", narrow)
+  description = json.loads((narrow / "model.json").read_text())
+  description["model"]["compute_dtype"] = "bfloat16"
+  (narrow / "model.json").write_text(json.dumps(description))
+  output = tmp_path / "found.jsonl"
+  argv = [
+    *("verify", "run", "--threshold=0.5", "--attempts=2"),
+    *("--max_tokens=6", "--limit=1", "--slots=2"),
+    *(f"--policy={models}/policy", f"--scorer={narrow}"),
+    *(f"--input={problems}", f"--output={output}"),
+  ]
+  assert main.main(argv) == 0
+  (record,) = _records(output)
+  types = dict(policy="float32", scorer="bfloat16")
+  assert record["bill"]["compute_dtype"] == types
+  text = capsys.readouterr().out
+  assert "\ncomputed in: policy float32, scorer bfloat16\n" in text
 
 
 class _Server(http.server.BaseHTTPRequestHandler):

@@ -179,6 +179,22 @@ def test_the_bill_tells_what_a_cache_saves_and_what_isnt_known():
   assert Reader(page).facts[key] == "not known"
 
 
+def test_the_types_that_models_computed_in_are_shown_if_they_are_known():
+  trees = searches.search(searches.RULES["beam"], searches.PROBLEMS[:1])
+  types = dict(policy="float32", scorer="bfloat16")
+  (result,) = solutions.results(trees, COSTS, compute_dtype=types)
+  shown = Reader(search.render([result])).facts["computed in"]
+  assert shown == "policy float32, the PRM bfloat16"
+  (unknown,) = solutions.results(trees, COSTS)
+  assert unknown.extra["bill"]["compute_dtype"] == dict.fromkeys(types)
+  earlier = dict(unknown.extra["bill"])
+  del earlier["compute_dtype"]  # earlier versions wrote none
+  for bill in (unknown.extra["bill"], earlier):
+    extra = unknown.extra | dict(bill=bill)
+    page = search.render([dataclasses.replace(unknown, extra=extra)])
+    assert "computed in" not in Reader(page).facts
+
+
 def test_answers_are_shown_by_each_way_to_choose_with_their_outcome():
   results = of_rule(rules.BestOfN(3))
   page = search.render(results)
@@ -262,6 +278,11 @@ def test_the_command_writes_the_page_of_the_file(written, capsys):
     (lambda r: r.pop("tree"), 'it has no "tree"'),
     (lambda r: r["answers"].pop("best"), r"answers\.best"),
     (lambda r: r["bill"].update(flops="1"), '"bill" isn\'t one'),
+    (lambda r: r["bill"].update(compute_dtype=1), '"bill" isn\'t one'),
+    (
+      lambda r: r["bill"].update(compute_dtype=dict(policy=1)),
+      '"bill" isn\'t one',
+    ),
     (lambda r: r["tree"]["nodes"][0].update(score=2), '"score" of node 1'),
     (
       lambda r: r["tree"]["rounds"][0].update(nodes=99),
