@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import dataclasses
 from fractions import Fraction
 
+from prm_jax.grading.formula_tokens import closes_at
 from prm_jax.grading.formula_tokens import Token
 
 
@@ -32,22 +33,26 @@ class Node:
 
 _MAX_DEPTH = 40
 FUNCTIONS = frozenset(
-  [
-    "sin",
-    "cos",
-    "tan",
-    "cot",
-    "sec",
-    "csc",
-    "arcsin",
-    "arccos",
-    "arctan",
-    "ln",
-    "exp",
-    "sinh",
-    "cosh",
-    "tanh",
-  ]
+  (
+    *("sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan"),
+    *("sinh", "cosh", "tanh", "ln", "exp"),
+  )
+)
+_GREEK = frozenset(
+  (
+    *(
+      "alpha",
+      "beta",
+      "gamma",
+      "delta",
+      "epsilon",
+      "varepsilon",
+      "zeta",
+      "eta",
+    ),
+    *("theta", "iota", "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma"),
+    *("tau", "phi", "varphi", "chi", "psi", "omega"),
+  )
 )
 _ALIASES = dict(asin="arcsin", acos="arccos", atan="arctan")
 
@@ -65,7 +70,7 @@ class _Parser:
   """Reads tokens from the left to the right, once."""
 
   def __init__(self, tokens: Sequence[Token]):
-    self._tokens, self._at, self._depth = tokens, 0, 0
+    self._tokens, self._at, self._depth = list(tokens), 0, 0
     self._in_bars = 0
 
   def all(self) -> Node:
@@ -217,14 +222,7 @@ class _Parser:
       if len(token.text) == 1:
         self._at += 1
       else:
-        rest = dataclasses.replace(
-          token, text=token.text[1:], after_blank=False
-        )
-        self._tokens = [
-          *self._tokens[: self._at],
-          rest,
-          *self._tokens[self._at + 1 :],
-        ]
+        self._tokens[self._at] = Token("number", token.text[1:])
       return number(int(token.text[0]))
     if token.kind == "letters" and len(token.text) > 1:
       raise Unread
@@ -327,7 +325,10 @@ class _Parser:
       return self._constant(name)
     self._at += 1
     if self._is("{"):
-      end = self._at + _closes_at(self._tokens[self._at :])
+      length = closes_at(self._tokens[self._at :])
+      if length < 0:
+        raise Unread
+      end = self._at + length
       index = "".join(t.text for t in self._tokens[self._at + 1 : end])
       self._at = end + 1
     else:
@@ -337,35 +338,6 @@ class _Parser:
       index = token.text
       self._at += 1
     return Node("variable", (f"{name}_{index}",))
-
-
-_GREEK = frozenset(
-  [
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "epsilon",
-    "varepsilon",
-    "zeta",
-    "eta",
-    "theta",
-    "iota",
-    "kappa",
-    "lambda",
-    "mu",
-    "nu",
-    "xi",
-    "rho",
-    "sigma",
-    "tau",
-    "phi",
-    "varphi",
-    "chi",
-    "psi",
-    "omega",
-  ]
-)
 
 
 def _product(factors: Sequence[Node]) -> Node:

@@ -1,8 +1,7 @@
-r"""Answers as formulas: LaTeX or plain text to nodes, or nothing.
+r"""Answers as formulas: values with units, tuples, sets, relations, words.
 
-What has two readings isn't read at all: `1/2x`, `\log 2` without a base,
-`12 3`, `2 \frac{3}{2}`. Units stay beside the formula, as `equality` reads
-them. Reading takes time linear in the text, and 40 levels at most.
+Units stay beside the formula, as `equality` reads them. What has two readings
+isn't read at all (formula_parser).
 """
 
 from __future__ import annotations
@@ -14,6 +13,9 @@ import re
 from prm_jax.grading import equality
 from prm_jax.grading import formula_parser
 from prm_jax.grading.formula_parser import Node
+from prm_jax.grading.formula_parser import Unread
+from prm_jax.grading.formula_tokens import closes_at
+from prm_jax.grading.formula_tokens import level_change
 from prm_jax.grading.formula_tokens import SIGNS
 from prm_jax.grading.formula_tokens import Token
 from prm_jax.grading.formula_tokens import tokens_of
@@ -103,7 +105,7 @@ def read(answer: str, *, unit_letters: bool = False) -> Answer:
     Unread: It is neither, or it could be read in two ways.
   """
   if len(answer) > equality.MAX_CHARS:
-    raise formula_parser.Unread
+    raise Unread
   if quantity := equality.quantity(answer):
     value = Node("number", (quantity.value,))
     return Element(value, quantity.unit, quantity.name)
@@ -113,13 +115,13 @@ def read(answer: str, *, unit_letters: bool = False) -> Answer:
     text = whole[1].strip()
   tokens = tokens_of(text)
   if len(tokens) > _MOST_TOKENS:
-    raise formula_parser.Unread
+    raise Unread
   if words := _words(tokens, least=2 if whole else 4):
     return words
   try:
     return _read_list(tokens, unit_letters, depth=0)
   except RecursionError as error:
-    raise formula_parser.Unread from error
+    raise Unread from error
 
 
 def _words(tokens: Sequence[Token], least: int) -> Words | None:
@@ -140,11 +142,11 @@ def _words(tokens: Sequence[Token], least: int) -> Words | None:
 def _read_list(tokens: Sequence[Token], letters: bool, depth: int) -> Answer:
   parts = _split(tokens, _separates)
   if len(parts) > _MOST_ELEMENTS:
-    raise formula_parser.Unread
+    raise Unread
   if len(parts) > 1:
     read_parts = [_read_one(p, letters, depth) for p in parts if p]
     if not all(isinstance(p, Element | Group | Relation) for p in read_parts):
-      raise formula_parser.Unread
+      raise Unread
     return Collection(_with_one_unit(read_parts))
   return _read_one(tokens, letters, depth)
 
@@ -173,23 +175,20 @@ def _split(tokens, separates) -> list[list[Token]]:
   parts: list[list[Token]] = [[]]
   level = 0
   for token in tokens:
-    if token.kind == "begin" or token.text in ("(", "[", "{", r"\{"):
-      level += 1
-    elif token.kind == "end" or token.text in (")", "]", "}", r"\}"):
-      level -= 1
+    level += level_change(token)
     if not level and separates(token):
       parts.append([])
     else:
       parts[-1].append(token)
   if level:
-    raise formula_parser.Unread
+    raise Unread
   # "3, and 4" has two separators in a row.
   return [part for part in parts if part] if len(parts) > 1 else parts
 
 
 def _read_one(tokens: Sequence[Token], letters: bool, depth: int) -> Answer:
   if depth > 3 or not tokens:
-    raise formula_parser.Unread
+    raise Unread
   parts = _split(tokens, lambda t: t.text == r"\cup")
   if len(parts) == 1:
     parts = _split(
@@ -198,7 +197,7 @@ def _read_one(tokens: Sequence[Token], letters: bool, depth: int) -> Answer:
   if len(parts) > 1:
     sets = [_read_one(part, letters, depth + 1) for part in parts]
     if not all(isinstance(s, Group) and len(s.elements) == 2 for s in sets):
-      raise formula_parser.Unread
+      raise Unread
     return Collection(tuple(sets), union=True)
   parts = _split(tokens, lambda t: t.text in (r"\in", "in"))
   if len(parts) == 2 and _is_name(parts[0]) and parts[1][0].text in _OPENING:
@@ -206,16 +205,16 @@ def _read_one(tokens: Sequence[Token], letters: bool, depth: int) -> Answer:
   first, last = tokens[0], tokens[-1]
   if first.kind == "begin":
     return _read_matrix(tokens, letters, depth)
-  if first.text in _OPENING and _closes_at(tokens) == len(tokens) - 1:
+  if first.text in _OPENING and closes_at(tokens) == len(tokens) - 1:
     inside = tokens[1:-1]
     parts = _split(_unjoined(inside), lambda t: t.text in (",", ";"))
     if len(parts) > _MOST_ELEMENTS:
-      raise formula_parser.Unread
+      raise Unread
     if len(parts) > 1 or first.text == r"\{":
       elements = tuple(_read_one(p, letters, depth + 1) for p in parts)
       if first.text == r"\{":
         if last.text != r"\}":
-          raise formula_parser.Unread
+          raise Unread
         return Collection(elements)
       return Group(first.text, last.text, elements)
     if len(inside) == 1 and re.fullmatch("[A-E]", inside[0].text):
@@ -236,17 +235,6 @@ def _is_name(tokens: Sequence[Token]) -> bool:
   return len(tokens) == 1 and tokens[0].kind == "letters"
 
 
-def _closes_at(tokens: Sequence[Token]) -> int:
-  """Returns the place of the bracket that closes the first one."""
-  level = 0
-  for i, token in enumerate(tokens):
-    level += token.text in ("(", "[", "{", r"\{") or token.kind == "begin"
-    level -= token.text in (")", "]", "}", r"\}") or token.kind == "end"
-    if not level:
-      return i
-  raise formula_parser.Unread
-
-
 def _unjoined(tokens: Sequence[Token]) -> list[Token]:
   """Returns tokens of which no comma is a thousands mark: (1,200) is a pair."""
   parts: list[Token] = []
@@ -262,9 +250,9 @@ def _unjoined(tokens: Sequence[Token]) -> list[Token]:
 
 
 def _read_matrix(tokens: Sequence[Token], letters: bool, depth: int) -> Matrix:
-  is_whole = tokens[-1].kind == "end" and _closes_at(tokens) == len(tokens) - 1
+  is_whole = tokens[-1].kind == "end" and closes_at(tokens) == len(tokens) - 1
   if not is_whole or tokens[0].text not in _MATRICES:
-    raise formula_parser.Unread
+    raise Unread
   rows = _split(tokens[1:-1], lambda t: t.text == r"\\")
   return Matrix(
     tuple(
@@ -283,18 +271,18 @@ def _read_relation(tokens: Sequence[Token], letters: bool) -> Answer:
   if not signs:
     return _read_element(tokens, letters)
   if len(signs) > 1:
-    raise formula_parser.Unread  # a chain
+    raise Unread  # a chain
   i = tokens.index(signs[0])
   sign, left, right = SIGNS[signs[0].text], tokens[:i], tokens[i + 1 :]
   value = _read_element(right, letters)
   if not isinstance(value, Element):
-    raise formula_parser.Unread
+    raise Unread
   name = _name_of(left)
   if sign == "=" and name:
     return dataclasses.replace(value, name=name)
   other = _read_element(left, letters)
   if not isinstance(other, Element) or value.unit or other.unit:
-    raise formula_parser.Unread
+    raise Unread
   if sign in (">", ">="):
     return Relation(sign.replace(">", "<"), value.value, other.value)
   return Relation(sign, other.value, value.value)
@@ -314,7 +302,7 @@ def _name_of(tokens: Sequence[Token]) -> str:
 def _read_element(tokens: Sequence[Token], letters: bool) -> Element | Numeral:
   """Returns a value and its unit, which is before it (money) or after it."""
   if not tokens:
-    raise formula_parser.Unread
+    raise Unread
   if numeral := _numeral(tokens):
     return numeral
   num = _unit_start(tokens, letters)
@@ -342,7 +330,7 @@ def _numeral(tokens: Sequence[Token]) -> Numeral | None:
     return None
   rest = [t.text for t in tokens[2:] if t.text not in ("{", "}")]
   if len(rest) != 1 or not rest[0].strip().isdigit():
-    raise formula_parser.Unread
+    raise Unread
   return Numeral(tokens[0].text.replace(",", ""), rest[0].strip())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import re
 
@@ -103,3 +104,20 @@ def tokens_of(text: str) -> list[Token]:
     found.append(Token(kind, value, blank))
     blank = False
   return found
+
+
+def level_change(token: Token) -> int:
+  """Returns 1 if a token opens a bracket or an environment, -1 if it closes one."""
+  if token.kind == "begin" or token.is_one_of("(", "[", "{", r"\{"):
+    return 1
+  return -int(token.kind == "end" or token.is_one_of(")", "]", "}", r"\}"))
+
+
+def closes_at(tokens: Sequence[Token]) -> int:
+  """Returns the index of the token that closes the first one, -1 if none does."""
+  level = 0
+  for i, token in enumerate(tokens):
+    level += level_change(token)
+    if not level:
+      return i
+  return -1

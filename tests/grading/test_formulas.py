@@ -45,6 +45,7 @@ RIGHT = [
   ("10", r"\binom{5}{2}"),
   ("120", "5!"),
   ("|x-1|", "|1-x|"),
+  ("x_1 + x_{12}", "x_{12} + x_1"),
   ("3 < x", "x > 3"),
   (r"5 \cdot 10^{3}", "5000"),
   ("x^2", "x²"),
@@ -274,6 +275,26 @@ def test_a_formula_with_one_change_is_never_the_same(tree, seed):
   assert not formulas.same(one, two)
   assert not formulas.same(_plain(other), one)
   assert not equality.equal(one, two)
+
+
+NOTATION = st.lists(
+  st.sampled_from(
+    [
+      *"0123456789xyzie+-*/^_=<>!|,;:.()[]{} $%°",
+      *(r"\frac", r"\sqrt", r"\pi", r"\{", r"\}", r"\cup", r"\pm", r"\infty"),
+      *(r"\text{", "sin", "or", "cm", r"\begin{pmatrix}", r"\end{pmatrix}"),
+      *(r"\\", "&", r"\in", "10^", "x_{"),
+    ]
+  ),
+  max_size=12,
+).map("".join)
+
+
+@settings(max_examples=300)
+@given(a=NOTATION | st.text(max_size=8), b=NOTATION)
+def test_any_two_texts_have_a_verdict_that_is_the_same_both_ways_round(a, b):
+  assert formulas.same(a, b) is formulas.same(b, a)
+  assert formulas.same(a, a) is not False
 
 
 UNITS = ["", "hours", "minutes", "kg", "g", "km", "m", "cm", "%", "dollars"]
