@@ -227,6 +227,52 @@ def test_a_fitted_quantile_is_above_that_share_of_the_problems():
     previous = found.intercept
 
 
+def _pinball_loss(found, pilots, success):
+  """Returns the mean loss of a calibration, one problem after another."""
+  total = 0.0
+  for row, share in zip(pilots, success, strict=True):
+    over = found.chance(row) - share
+    total += (1 - found.quantile) * over if over > 0 else -found.quantile * over
+  return total / len(success)
+
+
+# The errors of the shares at each score, in nats; 0 is their quantile.
+ERRORS = {0.1: (0, 1, 1, 1, 1, 1), 0.3: (-1, 0, 0.5, 1), 0.6: (-2, -1, 0, 0.5)}
+
+
+@pytest.mark.parametrize("quantile", ERRORS)
+def test_a_planted_quantile_is_found_and_its_loss(quantile):
+  planted = adaptive.Calibration(-0.5, 0.8, quantile)
+  shifted = [
+    dataclasses.replace(planted, intercept=planted.intercept + error)
+    for error in ERRORS[quantile]
+  ]
+  scores = [[x - 1, x + 1] for x in np.linspace(-1, 4, 11).tolist()]
+  pilots = [row for row in scores for _ in shifted]
+  success = [other.chance(row) for row in scores for other in shifted]
+  found = adaptive.fit(pilots, success, quantile=quantile)
+  assert found.intercept == pytest.approx(-0.5, abs=1e-3)
+  assert found.slope == pytest.approx(0.8, abs=1e-3)
+  least = _pinball_loss(planted, pilots, success)
+  assert least <= _pinball_loss(found, pilots, success) < least + 1e-5
+  errors = np.subtract(success, [found.chance(row) for row in pilots])
+  loss = adaptive._pinball(errors, quantile)
+  assert loss == pytest.approx(_pinball_loss(found, pilots, success))
+
+
+def test_more_updates_never_give_a_larger_loss():
+  pilots, success = [[0.0], [0.0]], [0.4, 0.4]
+  losses = [
+    _pinball_loss(
+      adaptive.fit(pilots, success, quantile=0.3, updates=updates),
+      *(pilots, success),
+    )
+    for updates in range(1, 100)
+  ]
+  assert losses == sorted(losses, reverse=True)
+  assert losses[-1] < 0.01 * losses[0]
+
+
 def test_a_chance_is_finite_and_never_falls_with_the_score():
   limited = adaptive.Calibration(0.0, 1.0)
   assert limited.chance([1000.0, -3.0]) == limited.chance([10.0, -3.0])
