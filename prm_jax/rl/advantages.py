@@ -146,10 +146,11 @@ def leave_one_out_tokens(
 ) -> Float[Array, "N K"]:
   """Returns r_k minus the others' reward per token times the step's tokens.
 
-  PURE's choice (Cheng et al. 2025, arXiv 2504.15275): cutting the same text
-  into more or fewer steps changes nothing. The baseline depends on a solution's
-  own length, so it isn't unbiased (docs/returns.md). Without others, or if they
-  have no tokens, the baseline is 0.
+  The choice of PURE's first released code, on OpenRLHF (Cheng et al. 2025,
+  arXiv 2504.15275); leave_one_out_budget is that of its later one. Cutting the
+  same text into more or fewer steps changes nothing. The baseline depends on a
+  solution's own length, so it isn't unbiased (docs/returns.md). Without others,
+  or if they have no tokens, the baseline is 0.
 
   Args:
     step_rewards: The reward of each step of the N solutions of a problem.
@@ -173,7 +174,7 @@ def leave_one_out_steps(
 ) -> Float[Array, "N K"]:
   """Returns r_k minus the mean over the others of their mean step reward.
 
-  The step baseline of PURE's released code (Cheng et al. 2025, arXiv
+  The step baseline of PURE's first released code (Cheng et al. 2025, arXiv
   2504.15275): each of the others counts once, however many steps it has. The
   baseline depends on a solution's own number of steps: if rewards are positive
   it favours solutions of few steps, which is why PURE replaced it by
@@ -194,6 +195,35 @@ def leave_one_out_steps(
 
 
 # --- Tokens -----------------------------------------------------------------
+
+
+def leave_one_out_budget(
+  token_returns: Real[ArrayLike, "N T"],
+  mask: Bool[ArrayLike, "N T"],
+  max_tokens: int,
+) -> Float[Array, "N T"]:
+  """Returns G_t minus the mean over the others of their sum of G / max_tokens.
+
+  The choice of PURE's later released code, on verl (Cheng et al. 2025, arXiv
+  2504.15275). That code pads each solution to its token budget and takes the
+  mean return of the others' tokens, padding counted as 0. So the baseline is
+  one number for all tokens of a solution. It doesn't depend on the solution
+  itself, so it is unbiased; it depends on the budget, and is near 0 if most
+  solutions are far shorter. Without others it is 0.
+
+  Args:
+    token_returns: The return from each token on, of a problem's N solutions.
+    mask: Which tokens are real.
+    max_tokens: The most tokens that a solution may have. (T may be less or
+      more: what is beyond a solution's end doesn't count.)
+
+  Returns:
+    The advantages; 0 at masked tokens.
+  """
+  real = returns.masked(token_returns, mask)
+  sums = real.sum(axis=1)
+  others = sums - leave_one_out(sums, jnp.any(mask, axis=1))
+  return returns.masked(real - others[:, None] / max_tokens, mask)
 
 
 def gae(

@@ -59,6 +59,7 @@ class Stream(NamedTuple):
     of_whole: The part of the returns that doesn't come from step rewards.
     mean: The mean of the returns of earlier rollouts.
     samples: The number of solutions of a problem, which come one after another.
+    max_tokens: The most tokens that a solution may have.
     discount: See CreditConfig.
     gae_lambda: See CreditConfig.
     moving_decay: See CreditConfig.
@@ -72,6 +73,7 @@ class Stream(NamedTuple):
   of_whole: Float[Array, "N S"]
   mean: advantages_lib.MovingMean
   samples: int
+  max_tokens: int
   discount: float
   gae_lambda: float
   moving_decay: float
@@ -162,7 +164,10 @@ def leave_one_out_step(stream: Stream) -> Compared:
 
 
 def leave_one_out_token(stream: Stream) -> Compared:
-  """Returns advantages of steps, minus the others' reward per token (PURE)."""
+  """Returns advantages of steps, minus the others' reward per token.
+
+  PURE's form on OpenRLHF.
+  """
   steps = _by_problem(
     stream,
     advantages_lib.leave_one_out_tokens,
@@ -171,6 +176,20 @@ def leave_one_out_token(stream: Stream) -> Compared:
     stream.rewards.step_mask,
   )
   return _of_steps(stream, steps, _less_the_others)
+
+
+def leave_one_out_budget(stream: Stream) -> Compared:
+  """Returns each token's return minus the others' mean over the token budget.
+
+  PURE's form on verl.
+  """
+  of_problem = functools.partial(
+    advantages_lib.leave_one_out_budget, max_tokens=stream.max_tokens
+  )
+  advantages = _by_problem(
+    stream, of_problem, stream.returns, stream.rewards.token_mask
+  )
+  return advantages, stream.returns
 
 
 def group_step(stream: Stream) -> Compared:
@@ -224,6 +243,7 @@ BASELINES = dict(
   group=Baseline(group, compares_solutions=True),
   leave_one_out_step=Baseline(leave_one_out_step, **_OF_STEPS),
   leave_one_out_token=Baseline(leave_one_out_token, **_OF_STEPS),
+  leave_one_out_budget=Baseline(leave_one_out_budget, compares_solutions=True),
   group_step=Baseline(group_step, **_OF_STEPS),
   gae=Baseline(gae, sums_only=True, critic=True),
   prime=Baseline(prime, compares_solutions=True, sums_only=True, implicit=True),

@@ -103,7 +103,8 @@ class Credit:
 
 
 @functools.partial(
-  jax.jit, static_argnames=("config", "samples", "implicit_weight")
+  jax.jit,
+  static_argnames=("config", "samples", "max_tokens", "implicit_weight"),
 )
 def assign(
   rewards: baselines.Rewards,
@@ -111,6 +112,7 @@ def assign(
   *,
   config: CreditConfig,
   samples: int,
+  max_tokens: int,
   implicit_weight: float = 1.0,
 ) -> Credit:
   """Returns the credit of a rollout.
@@ -121,6 +123,7 @@ def assign(
     mean: The mean of the returns of earlier rollouts, for the moving baseline.
     config: Which formulas to use.
     samples: The number of solutions of each problem.
+    max_tokens: The most tokens that a solution may have.
     implicit_weight: The weight of token rewards, relative to the outcome.
   """
   given: Any = jax.tree.map(jnp.asarray, rewards)
@@ -144,6 +147,7 @@ def assign(
     of_whole=of_whole,
     mean=mean,
     samples=samples,
+    max_tokens=max_tokens,
     discount=config.discount,
     gae_lambda=config.gae_lambda,
     moving_decay=config.moving_decay,

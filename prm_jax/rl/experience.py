@@ -229,6 +229,7 @@ class Collector:
         controller.mean,
         config=self.credit,
         samples=self.rollout.samples,
+        max_tokens=self.rollout.max_tokens,
         implicit_weight=self.rewards.implicit,
       )
     )

@@ -105,8 +105,8 @@ PRIME = Recipe(
   LossConfig(kind="ppo"),
 )
 
-# Our soft form of PURE (Cheng et al. 2025, arXiv 2504.15275): a step's reward
-# r = 2 p - 1 is weighted by softmax(-r / 0.1) over the solution's steps, and a
+# PURE's soft form (Cheng et al. 2025, arXiv 2504.15275) with the baseline of its
+# first released code, on OpenRLHF: a step's reward r = 2 p - 1 is weighted by softmax(-r / 0.1) over the solution's steps, and a
 # token's return is the sum of these of its and later steps, less the others'
 # sum per token times the tokens, plus an outcome compared on its own. As T
 # tends to 0 it pays the minimum up to the worst step, and 0 after that.
@@ -119,4 +119,15 @@ PURE = Recipe(
     returns="soft_min", min_temperature=0.1, baseline="leave_one_out_token"
   ),
   LossConfig(kind="ppo"),
+)
+
+# The same with the baseline of PURE's later released code, on verl: from every
+# return, the outcome's part included, the others' mean over the token budget is
+# subtracted, and the rollout is whitened.
+PURE_VERL = Recipe(
+  PURE.rewards,
+  dataclasses.replace(
+    PURE.credit, baseline="leave_one_out_budget", whiten=True
+  ),
+  PURE.loss,
 )

@@ -85,6 +85,14 @@ def _leave_one_out_steps(rewards):
   return found
 
 
+def _leave_one_out_budget(rows, max_tokens):
+  found = []
+  for i, row in enumerate(rows):
+    others = [sum(other) for j, other in enumerate(rows) if j != i]
+    found.append([x - _mean(others) / max_tokens for x in row])
+  return found
+
+
 def _sums(row, discount=1.0):
   powers = [discount**i for i in range(len(row))]
   return [sum(p * r for p, r in zip(powers, row[t:])) for t in range(len(row))]
@@ -161,6 +169,10 @@ GRID_FORMS = {
       r, np.full(mask.shape, 3), mask
     ),
     lambda r: _leave_one_out_tokens(r, [[3] * len(row) for row in r]),
+  ),
+  "leave_one_out_budget": (
+    lambda x, mask: advantages.leave_one_out_budget(x, mask, 5),
+    lambda x: _leave_one_out_budget(x, 5),
   ),
   "group_normalised_steps": (
     lambda r, mask: advantages.group_normalised(r, mask, 0.1),
@@ -279,6 +291,19 @@ def _gradients(baseline, num_samples):
   estimates = np.einsum("XN,XNA->XA", found, scores[draws]) / num_samples
   mean = np.einsum("X,XA->A", policy[draws].prod(axis=1), estimates)
   return mean, np.einsum("a,a,aA->A", policy, ARM_REWARDS, scores)
+
+
+def test_the_budgets_baseline_is_one_number_without_the_solution_itself():
+  values = np.float32([[0.5, 0.25, 1], [2, 1, 9], [0.75, 9, 9]])
+  mask = np.array([[1, 1, 1], [1, 1, 0], [1, 0, 0]], bool)
+  found = advantages.leave_one_out_budget(values, mask, 10)
+  baselines = [3.75 / 2 / 10, 2.5 / 2 / 10, 4.75 / 2 / 10]
+  _close(found, np.where(mask, values - np.array(baselines)[:, None], 0))
+  # All of it moves with the budget, none of it with the width of the array.
+  wide = np.pad(values, ((0, 0), (0, 4))), np.pad(mask, ((0, 0), (0, 4)))
+  _close(advantages.leave_one_out_budget(*wide, 10)[:, :3], found)
+  half = advantages.leave_one_out_budget(values, mask, 20)
+  _close(np.where(mask, values, 0) - half, (values * mask - found) / 2)
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -13,6 +13,8 @@ from prm_jax.rl import credit
 from prm_jax.rl import metrics
 
 N, SAMPLES, K, S = 6, 3, 4, 9
+# More than any of them has.
+MAX_TOKENS = 12
 
 
 def _rewards(seed=0, **more):
@@ -42,7 +44,9 @@ def _rewards(seed=0, **more):
 def _assign(rewards, config, mean=None):
   mean = advantages.no_mean() if mean is None else mean
   return jax.device_get(
-    credit.assign(rewards, mean, config=config, samples=SAMPLES)
+    credit.assign(
+      rewards, mean, config=config, samples=SAMPLES, max_tokens=MAX_TOKENS
+    )
   )
 
 
@@ -89,6 +93,7 @@ def _shaped(steps, config):
     dict(baseline="none"),
     dict(baseline="leave_one_out", shape="clip"),
     dict(baseline="leave_one_out", shape="clip_delta", returns="soft_min"),
+    dict(baseline="leave_one_out_budget", returns="soft_min"),
     dict(baseline="group"),
   ],
   ids=str,
@@ -108,6 +113,12 @@ def test_credit_is_what_a_loop_over_tokens_finds(fields):
         expected = _tail(r, i, t, steps[i])
         if config.baseline == "leave_one_out":
           expected -= np.mean(rivals)
+        elif config.baseline == "leave_one_out_budget":
+          tails = [
+            sum(_tail(r, j, u, steps[j]) for u in range(_own(r, j)[1]))
+            for j in _rivals(i)
+          ]
+          expected -= np.mean(tails) / MAX_TOKENS
         elif config.baseline == "group":
           group = [total[i], *rivals]
           expected = (total[i] - np.mean(group)) / np.std(group)
@@ -159,6 +170,33 @@ def test_step_baselines_compare_steps_and_the_outcome_on_its_own(baseline):
       assert found.advantages[i, t] == pytest.approx(expected, abs=2e-4)
 
 
+def test_the_two_forms_of_pure_differ_in_the_sign_of_some_tokens():
+  """Two right solutions, the second of each two with a bad step in it."""
+  r = _rewards(
+    steps=np.float32([[0.9, 0.9, 0.9, 0], [0.9, -0.8, 0.9, 0]] * 3),
+    step_ends=np.int32([[2, 5, 8, 0]] * N),
+    step_mask=np.tile(np.arange(K) < 3, (N, 1)),
+    token_mask=np.ones((N, S), bool),
+    outcome=np.ones(N, np.float32),
+    penalty=np.zeros((N, S), np.float32),
+  )
+  by_token, by_budget = (
+    credit.assign(
+      r,
+      advantages.no_mean(),
+      config=credit.CreditConfig(returns="soft_min", baseline=baseline),
+      samples=2,
+      max_tokens=4 * S,
+    ).advantages
+    for baseline in ("leave_one_out_token", "leave_one_out_budget")
+  )
+  # After the bad step its return is that of the outcome, 1. By tokens the other
+  # solution's reward of .9 is subtracted for three of nine; by the budget the
+  # other's returns of 1.9, 1.6 and 1.3 at three tokens each, over 36.
+  np.testing.assert_allclose(by_token[1, 6:], -0.3, atol=1e-3)
+  np.testing.assert_allclose(by_budget[1, 6:], 1 - 0.4, atol=1e-3)
+
+
 def test_prime_compares_mean_token_rewards_and_outcomes_in_each_problem():
   r = _rewards()
   config = credit.CreditConfig(baseline="prime")
@@ -168,6 +206,7 @@ def test_prime_compares_mean_token_rewards_and_outcomes_in_each_problem():
       advantages.no_mean(),
       config=config,
       samples=SAMPLES,
+      max_tokens=MAX_TOKENS,
       implicit_weight=5.0,
     )
   )
@@ -236,7 +275,11 @@ def test_the_moving_baseline_is_the_mean_of_earlier_rollouts():
 
 
 @pytest.mark.parametrize(
-  "baseline", ["leave_one_out", "group", "leave_one_out_token", "prime"]
+  "baseline",
+  [
+    *("leave_one_out", "group", "leave_one_out_token", "prime"),
+    "leave_one_out_budget",
+  ],
 )
 def test_a_solution_that_doesnt_count_is_as_if_it_werent_there(baseline):
   config = credit.CreditConfig(baseline=baseline)

@@ -120,6 +120,7 @@ def _assigned(recipe, solutions, samples):
     mean,
     config=recipe.credit,
     samples=samples,
+    max_tokens=MAX_TOKENS,
     implicit_weight=recipe.rewards.implicit,
   )
   mask = given.token_mask & given.counts[:, None]
@@ -234,6 +235,17 @@ def pure(group):
   return found
 
 
+def pure_verl(group):
+  """Before it is whitened."""
+  returns = []
+  for s in group:
+    r = 2 * np.array(s.scores) - 1
+    w = np.exp(-r / 0.1)
+    returns.append(_from_steps(w / w.sum() * r, s) + float(s.right))
+  sums = np.array([x.sum() for x in returns])
+  return [x - _others(sums, i) / MAX_TOKENS for i, x in enumerate(returns)]
+
+
 PAPERS = dict(
   REINFORCE=reinforce,
   RLOO=rloo,
@@ -243,6 +255,7 @@ PAPERS = dict(
   DR_GRPO=dr_grpo,
   CLIP_DELTA=clip_delta,
   PURE=pure,
+  PURE_VERL=pure_verl,
 )
 
 
@@ -271,7 +284,7 @@ def _by_paper(name, solutions, samples, counting):
     rows_of = prime(group, largest) if name == "PRIME" else PAPERS[name](group)
     for i, row in zip(own, rows_of, strict=True):
       out[i, : len(row)], mask[i, : len(row)] = row, True
-  if name == "PRIME" and mask.any():  # whitened
+  if name in ("PRIME", "PURE_VERL") and mask.any():  # whitened
     out = np.where(mask, out - out[mask].mean(), 0)
     out /= out[mask].std()
   return out, mask
