@@ -11,6 +11,7 @@ import pathlib
 import time
 
 import hostile_json
+import jax
 import numpy as np
 import pyarrow
 from pyarrow import ipc
@@ -23,11 +24,13 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
 from prm_jax.data import array_record
 from prm_jax.data import encoding
 from prm_jax.data import policy_templates
 from prm_jax.data import sources
 from prm_jax.data import templates
+from prm_jax.data import tfds_records
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import dataset_folders
 from prm_jax.data.formats import jsonl
@@ -520,6 +523,26 @@ def _pipes(folder: pathlib.Path):
       os.mkfifo(path)
     return path
 
+  def data_set(name: str) -> array_record.Stored:
+    """Returns a data set of which one file is a pipe."""
+    where = tfds_records.write(
+      folder / f"of_{name[:12]}", "a", dict(train=[SOLUTION])
+    )
+    (replaced,) = where.glob(name)
+    replaced.unlink()
+    pipe(str(replaced.relative_to(folder)))
+    return array_record.Stored(where)
+
+  def save(name: str) -> pathlib.Path:
+    """Returns a checkpoint folder of which one file is a pipe."""
+    where = folder / f"of_{name[:4]}"
+    saves.save_params(where, dict(a=np.zeros(2, np.float32)))
+    (replaced,) = (where / "checkpoints" / "0").glob(name)
+    replaced.unlink()
+    pipe(str(replaced.relative_to(folder)))
+    return where
+
+  params = dict(a=jax.ShapeDtypeStruct((2,), np.float32))
   output = folder / "out.jsonl"
   os.mkfifo(journal.path_of(output))
   return {
@@ -540,6 +563,15 @@ def _pipes(folder: pathlib.Path):
     ),
     "weights": lambda: list(
       safetensors_io._entries(pipe("w/1.safetensors"))
+    ),
+    "records": lambda: data_set("*.array_record*")[0],
+    "info of records": lambda: data_set("dataset_info.json")[0],
+    "features of records": lambda: data_set("features.json")[0],
+    "meta of a save": lambda: saves.load_params(
+      save("meta/metadata"), params
+    ),
+    "parameters of a save": lambda: saves.load_params(
+      save("params/_METADATA"), params
     ),
     "journal": lambda: journal.opened(output, [], {}).__enter__(),
     "replies": lambda: replies_journal.Journal(pipe("j"), time.time),

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import functools
 import hashlib
 import json
+import os
 from typing import Any
 
 import jax
@@ -146,6 +147,22 @@ def unsealed(record: Mapping[str, Any]) -> dict[str, Any] | None:
   return content
 
 
+def check_files(folder: Any) -> None:
+  """Refuses what orbax would wait for if it opened it by its path.
+
+  Args:
+    folder: The folder of a save, or of an item in it.
+
+  Raises:
+    DamagedError: A file there is a pipe or a device.
+  """
+  for parent, _, names in os.walk(folder):
+    for name in names:
+      path = os.path.join(parent, name)
+      if os.path.exists(path) and not os.path.isfile(path):
+        raise damaged(folder, f"{name} is not a regular file")
+
+
 def read_meta(where: Any) -> dict[str, Any]:
   """Returns a checkpoint's metadata.
 
@@ -154,6 +171,7 @@ def read_meta(where: Any) -> dict[str, Any]:
       another step than its folder's name.
     InputError: This process may open no more files.
   """
+  check_files(where / "meta")
   try:
     meta_ = dict(ocp.JsonCheckpointHandler().restore(where / "meta"))
   except Exception as e:  # whatever the file system or the text gives rise to

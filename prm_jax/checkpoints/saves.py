@@ -326,9 +326,10 @@ def _read_if_it_fits(
     partly: Whether the save may hold further parameters.
 
   Raises:
-    DamagedError: The items can't be read.
+    DamagedError: The items can't be read, or one of their files is no file.
     InputError: They have another shape.
   """
+  integrity.check_files(where)
   try:
     # orbax finds a wrong shape too, but pours tracebacks of its threads.
     tree = ocp.StandardCheckpointHandler().metadata(where / "params").tree

@@ -113,6 +113,10 @@ class Stored(ReadByNumber[schema.Solution]):
         f"{self.path}: no {INFO} there; give the folder that prm-jax data build"
         " wrote, or FOLDER/SPLIT"
       )
+    # TFDS opens them by their paths: dataset_info.json, and the records.
+    for path in sorted(self.folder.iterdir()):
+      if not path.is_dir():
+        inputs.check_regular(path)
     # Not above: few read such data, and its import takes 0.2 s.
     import tensorflow_datasets as tfds
 
@@ -221,7 +225,6 @@ class Stored(ReadByNumber[schema.Solution]):
     whole = hashlib.sha256(self._split.encode())
     for path in sorted(self.folder.glob(f"*-{self._split}.array_record*")):
       whole.update(path.name.encode())
-      inputs.check_regular(path)
       with open(path, "rb") as f:
         whole.update(hashlib.file_digest(f, "sha256").digest())
     return whole.hexdigest()
