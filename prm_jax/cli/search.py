@@ -92,8 +92,8 @@ class _Search:
 
   @property
   def compute_dtype(self) -> dict[str, str | None]:
-    models = {**self.policies, bill.SCORER: self.verifier}
-    return {name: model.compute_dtype for name, model in models.items()}
+    types = {name: x.compute_dtype for name, x in self.policies.items()}
+    return types | {bill.SCORER: self.verifier.compute_dtype}
 
 
 def search(args: argparse.Namespace) -> None:
