@@ -154,13 +154,12 @@ def read(
     get = functools.partial(_mapped, record, where, mapping.paths)
     problem = get("problem", _text)
     steps = _steps(get("steps", _as_is), where, mapping)
+    listed = get("labels", _probabilities)
+    labels = _one_each(listed, "labels", where, len(steps))
     error = _first_error(get, mapping, len(steps))
     if error is not None:
       first_errors[error] += 1
       labels = fields.labels_until(error, len(steps))
-    else:
-      listed = get("labels", _probabilities)
-      labels = _one_each(listed, "labels", where, len(steps))
     name = get("id", _identity) or fields.row_id("map", path, where)
     yield schema.Solution(
       id=fields.unique_id(seen, name, where),
