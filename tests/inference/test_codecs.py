@@ -18,6 +18,7 @@ from prm_jax.data import encoding
 from prm_jax.data import policy_templates
 from prm_jax.data import policy_text
 from prm_jax.data import segmenters
+from prm_jax.data import step_automaton
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import codecs
 
@@ -320,3 +321,92 @@ def test_our_own_form_has_separators():
   assert prompt.begun.tolist() == [97, tokenizer.separator]
   read = c.read(START, prompt, np.asarray([98, tokenizer.eos]), "end")
   assert (read.steps, read.raw_text, read.extra) == (("b",), None, {})
+
+
+def test_a_step_of_our_own_form_is_complete_with_its_separator():
+  tokenizer = tokenizer_lib.Bytes()
+  c, end = codecs.of(None, tokenizer), tokenizer.separator
+  for ids, completes in (
+    ([97, end], True),
+    ([end, 97], True),
+    ([97, tokenizer.eos], False),
+    ([], False),
+  ):
+    assert c.completes_step(np.asarray(ids, np.int32)) == completes
+  assert c.stops(False) is None and not c.steps_on_host()
+  table = c.stops(True).table
+  # Of all ids the separator alone ends a step.
+  ends = np.flatnonzero(table[0] % step_automaton.EVENTS)
+  assert ends.tolist() == [end] and table.shape == (1, end + 1)
+
+
+@pytest.mark.parametrize("steps", [(), ("so",), ("so", "3 + 4")])
+def test_within_our_own_form_an_option_goes_on_with_the_last_step(steps):
+  tokenizer = tokenizer_lib.Bytes()
+  c, end = codecs.of(None, tokenizer), tokenizer.separator
+  prefix = dataclasses.replace(START, steps=steps)
+  ids = [tokenizer.bos, *START.problem.encode(), end]
+  for step in steps[:-1]:
+    ids += [*step.encode(), end]
+  ids += "".join(steps[-1:]).encode()
+  assert c.within(prefix, " = 7") == [*ids, *b" = 7"]
+  assert c.within(prefix, "") == ids
+
+
+@pytest.mark.parametrize("steps", [(), ("so",), ("so", "3 + 4")])
+def test_within_a_template_an_option_goes_on_with_the_last_step(steps):
+  c = codec("qwen")
+  prefix = dataclasses.replace(START, steps=steps)
+  opening = c.prompt(START).opening.tolist()
+  ids = c.within(prefix, " = 7")
+  assert ids[: len(opening)] == opening
+  assert c.bytes.text(ids[len(opening) :]) == "\n\n".join(steps) + " = 7"
+  alone = c.within(prefix, "")
+  assert c.bytes.text(alone[len(opening) :]) == "\n\n".join(steps)
+  # As it was sampled, white space after the last step included.
+  text = "so  \n\n 3 + 4 \n\n"
+  written = _written(c, _ids(c, text))
+  ids = c.within(written, " = 7")
+  assert c.bytes.text(ids[len(opening) :]) == "so  \n\n 3 + 4 = 7"
+
+
+def _ended_by(stops, c, text):
+  """Returns the events at the tokens of a text, one token after another."""
+  state, events = 0, []
+  for token in _ids(c, text):
+    entry = int(stops.table[state, token])
+    state, event = divmod(entry, step_automaton.EVENTS)
+    events += [event] * bool(event)
+  return events
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_stops_are_those_of_steps_if_they_are_asked_for(first):
+  """Whichever was asked for before; a table is made once."""
+  template = dataclasses.replace(codec("qwen").template, stop=("###",))
+  c = codecs.of(template, recipes.tokenizer("qwen"))
+  c.stops(first)
+  at_step, at_end = c.stops(True), c.stops(False)
+  assert (c.stops(True), c.stops(False)) == (at_step, at_end)
+  step, stop = step_automaton.STEP, step_automaton.STOP
+  assert _ended_by(at_step, c, "so\n\n3 ###") == [step, stop]
+  assert _ended_by(at_end, c, "so\n\n3 ###") == [stop]
+  assert codec("qwen").stops(False) is None
+
+
+@pytest.mark.parametrize(
+  "name, on_host",
+  [
+    *(("paragraph", False), ("line", False)),
+    *(("sentence", True), ("numbered", True), ("tokens:3", True)),
+  ],
+)
+def test_steps_that_look_ahead_are_found_on_the_host(name, on_host):
+  template = dataclasses.replace(
+    codec("qwen").template, segmenter=segmenters.parse(name), stop=("###",)
+  )
+  c = codecs.of(template, recipes.tokenizer("qwen"))
+  assert c.steps_on_host() == on_host
+  events = _ended_by(c.stops(True), c, "so.\n\nSo 3 ###")
+  assert events[-1] == step_automaton.STOP
+  assert (step_automaton.STEP in events) == (not on_host)

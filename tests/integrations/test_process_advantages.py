@@ -58,3 +58,9 @@ def test_outcomes_are_added_to_each_token_without_their_mean():
   assert out == [[1.0, 1.5], [1.0]]
   with pytest.raises(errors.InputError, match="1 outcomes for 2 responses"):
     credit.with_outcomes([[1], [2]], [1])
+
+
+def test_the_outcome_of_a_single_response_is_its_own_mean():
+  assert credit.with_outcomes([[1, 2]], [3]) == [[1.0, 2.0]]
+  assert credit.with_outcomes([[0, 0]], [-1]) == [[0.0, 0.0]]
+  assert credit.with_outcomes([], []) == []
