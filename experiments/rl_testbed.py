@@ -213,7 +213,7 @@ def read_curves(
   update, of its samples. alarms: the hacking monitor's, whether
   or not it was set to stop.
   """
-  lines = checked_lines.read(workdir / "metrics.jsonl")
+  lines = checked_lines.read_metrics(workdir / "metrics.jsonl")
   records = [record for _, record in lines]
   of_kind = {
     kind: [r for r in records if r["kind"] == kind]

@@ -394,7 +394,7 @@ def learning_curve(folder: pathlib.Path) -> list[list[float]]:
   """Returns [step, loss] as metrics.jsonl has them."""
   return [
     [r["step"], math.nan if r["loss_nats"] is None else r["loss_nats"]]
-    for _, r in checked_lines.read(folder / "metrics.jsonl")
+    for _, r in checked_lines.read_metrics(folder / "metrics.jsonl")
     if r["kind"] == "train"
   ]
 

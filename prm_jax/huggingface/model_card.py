@@ -117,7 +117,7 @@ def facts_of_run(
   metrics: Mapping[str, float | None] = {}
   path = folder / "metrics.jsonl"
   if path.is_file():
-    for _, record in checked_lines.read(path):
+    for _, record in checked_lines.read_metrics(path):
       if record.get("kind") == "eval" and record.get("step") == step:
         metrics = record
   return config, metrics

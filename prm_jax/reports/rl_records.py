@@ -21,7 +21,7 @@ def read(workdir: pathlib.Path) -> tuple[list[Record], list[Record]]:
   """
   metrics, samples = workdir / "metrics.jsonl", workdir / "samples.jsonl"
   lines = checked_lines.read(samples) if samples.exists() else ()
-  for where, record in (updates := list(checked_lines.read(metrics))):
+  for where, record in (updates := list(checked_lines.read_metrics(metrics))):
     numbers = dict.fromkeys(record, float | None)
     _check_types(where, record, numbers | dict(step=int, kind=str))
   for where, record in (shown := list(lines)):

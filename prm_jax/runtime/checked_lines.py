@@ -97,6 +97,41 @@ def read(path: files.PathLike) -> Iterator[tuple[str, Record]]:
       yield where, line.record
 
 
+def read_metrics(path: files.PathLike) -> Iterator[tuple[str, Record]]:
+  """Yields, as `read`, the records of a run's metrics.jsonl.
+
+  Raises:
+    InputError: As of `read`; or a record is there twice, or after that of a
+      later step.
+  """
+  keys: set[tuple[str, int]] = set()
+  last = None
+  for where, record in read(path):
+    key = metrics_key(record)
+    if key is not None:
+      kind, step = key
+      what = f"{where}: the {kind} record of step {step}"
+      fix = "take the line out"
+      if key in keys:
+        raise errors.InputError(f"{what} is there twice; {fix}")
+      if last is not None and step < last:
+        raise errors.InputError(f"{what} comes after one of step {last}; {fix}")
+      keys.add(key)
+      last = step
+    yield where, record
+
+
+def metrics_key(record: Record) -> tuple[str, int] | None:
+  """Returns the kind and step of a record of metrics; None of another one.
+
+  A run writes one record of each kind and step.
+  """
+  kind, step = record.get("kind"), record.get("step")
+  if not isinstance(kind, str) or type(step) is not int:
+    return None
+  return kind, step
+
+
 def named(numbers: Sequence[int]) -> str:
   """Returns the numbers of lines or steps in words, but not all of many."""
   some = ", ".join(map(str, numbers[:_NAMED]))

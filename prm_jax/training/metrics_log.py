@@ -199,7 +199,7 @@ def keep_records(
 ) -> tuple[list[dict[str, Any]], int]:
   """Drops the records of a file that don't hold, and a torn last line.
 
-  Damaged lines are appended to NAME.damaged.jsonl. Both are reported.
+  Damaged lines, and records of metrics that are there twice, are appended to NAME.damaged.jsonl. Both are reported.
 
   Returns:
     The records that are kept, and the number of those that were dropped.
@@ -210,6 +210,7 @@ def keep_records(
     return [], 0
   kept: list[dict[str, Any]] = []
   content, damaged = [], []
+  keys = set()
   dropped = 0
   read = path.read_bytes() if path.exists() else b""
   for line in checked_lines.scan(io.BytesIO(read)):
@@ -221,6 +222,11 @@ def keep_records(
     elif line.record is None or wanted is None:
       damaged.append(line)
     elif wanted:
+      key = checked_lines.metrics_key(line.record)
+      if key is not None and key in keys:
+        damaged.append(line)
+        continue
+      keys.add(key)
       kept.append(line.record)
       content.append(line.content)
     else:

@@ -125,3 +125,27 @@ def test_line_ends_of_two_bytes_do_not_turn_the_check_off():
 def test_a_line_that_another_program_wrote_again_is_damaged():
   again = json.dumps(json.loads(LINES[0]), separators=(",", ":")).encode()
   assert _scanned(again + b"\n" + LINES[1])[0].record is None
+
+
+@pytest.mark.parametrize(
+  ("steps", "said"),
+  [
+    ((1, 2, 2), ":3: the train record of step 2 is there twice"),
+    ((1, 3, 2), ":3: the train record of step 2 comes after one of step 3"),
+    ((1, 2, 4), None),
+  ],
+)
+def test_a_record_of_metrics_has_one_place(tmp_path, steps, said):
+  path = tmp_path / "metrics.jsonl"
+  records = [dict(step=step, kind="train") for step in steps]
+  # Those of another kind, and what has no step, have places of their own.
+  records += [dict(step=steps[-1], kind="eval"), dict(kind="eval"), {"a": 1}]
+  lines = [checked_lines.line_of(json.dumps(x)) for x in records]
+  path.write_text("".join(lines))
+  if said is None:
+    found = [record for _, record in checked_lines.read_metrics(path)]
+    assert found == records
+    return
+  with pytest.raises(errors.InputError) as caught:
+    list(checked_lines.read_metrics(path))
+  assert str(caught.value).startswith(f"{path}{said}")

@@ -9,6 +9,9 @@ import sys
 import pytest
 
 from prm_jax import errors
+from prm_jax.demo import run as demo_run
+from prm_jax.huggingface import model_card
+from prm_jax.reports import rl_records
 from prm_jax.runtime import checked_lines
 from prm_jax.training import metrics_log
 
@@ -53,6 +56,38 @@ def test_a_bad_line_is_set_aside_and_costs_no_other_record(
   path.write_bytes(b"nothing\n" + lines[0])
   assert _kept(path) == ([1], 0)
   assert aside.read_bytes() == bad + b"nothing\n"
+
+
+def test_a_record_that_is_there_twice_is_set_aside(tmp_path, caplog):
+  path = tmp_path / "metrics.jsonl"
+  lines = _write(path, range(1, 4))
+  path.write_bytes(b"".join([*lines[:2], lines[0], *lines[1:]]))
+  assert _kept(path) == ([1, 2, 3], 0)
+  assert path.read_bytes() == b"".join(lines)
+  aside = tmp_path / "metrics.damaged.jsonl"
+  assert aside.read_bytes() == lines[0] + lines[1]
+  (message,) = caplog.messages
+  assert message.startswith(f"{path}:3, 4: WARNING: damaged;")
+
+
+@pytest.mark.parametrize(
+  "read",
+  [
+    rl_records.read,
+    demo_run.learning_curve,
+    lambda workdir: model_card.facts_of_run(workdir, 2),
+  ],
+  ids=["page of a run", "demo", "model card"],
+)
+def test_no_reader_takes_a_record_twice(tmp_path, read):
+  path = tmp_path / "metrics.jsonl"
+  records = [dict(step=s, kind="train", loss_nats=0.5) for s in (1, 2, 2)]
+  lines = [checked_lines.line_of(json.dumps(x)) for x in records]
+  path.write_text("".join(lines[:2]))
+  read(tmp_path)
+  path.write_text("".join(lines))
+  with pytest.raises(errors.InputError, match=r"metrics.jsonl:3: .*twice"):
+    read(tmp_path)
 
 
 def test_a_torn_last_line_is_dropped_and_said(tmp_path, caplog):
