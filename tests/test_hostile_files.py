@@ -13,6 +13,7 @@ import time
 import hostile_json
 import jax
 import numpy as np
+import policy_folders
 import pyarrow
 from pyarrow import ipc
 from pyarrow import parquet
@@ -27,6 +28,7 @@ from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import array_record
 from prm_jax.data import encoding
+from prm_jax.data import foreign_tokenizers
 from prm_jax.data import policy_templates
 from prm_jax.data import sources
 from prm_jax.data import templates
@@ -44,6 +46,7 @@ from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import class_names
 from prm_jax.huggingface import from_hf_config
 from prm_jax.huggingface import generation_config
+from prm_jax.huggingface import how_read
 from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import safetensors_io
 from prm_jax.huggingface import token_names
@@ -61,6 +64,7 @@ from prm_jax.reports import rl_run
 from prm_jax.rl import reward_record
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
+from prm_jax.runtime import limited_process
 from prm_jax.runtime import limits
 from prm_jax.training import run as training_run
 
@@ -587,3 +591,94 @@ def test_a_pipe_that_nobody_writes_to_never_hangs(tmp_path):
     with pytest.raises(errors.InputError, match="not a regular file"):
       read()
       pytest.fail(name)
+
+
+# --- Tokenizers that ordinary texts would be stopped by ---------------------
+
+
+def _tokenizer_json(**changes) -> str:
+  """Returns a tokenizer.json of Qwen's kind with other parts."""
+  spec = json.loads(policy_folders.json_of("qwen2_5"))
+  if "pattern" in changes:
+    first = spec["pre_tokenizer"]["pretokenizers"][0]
+    first["pattern"] = dict(Regex=changes.pop("pattern"))
+  return json.dumps(spec | changes)
+
+
+_TENFOLD = dict(type="Replace", pattern=dict(String="a"), content="a" * 10)
+BOMBS = dict(
+  backtracking=(dict(pattern="(a|aa)+$"), "fails on 'aaaa"),
+  nested=(dict(pattern="((a+)+)+b"), "fails on 'aaaa"),
+  normalizer=(
+    dict(normalizer=dict(type="Sequence", normalizers=[_TENFOLD] * 3)),
+    "makes 200,001 of the 201 characters",
+  ),
+  memory=(
+    dict(normalizer=dict(type="Sequence", normalizers=[_TENFOLD] * 9)),
+    "can't be used in 60 s and 300 MiB",
+  ),
+  decoder=(
+    dict(decoder=dict(type="Sequence", decoders=[_TENFOLD] * 3)),
+    "makes 200,001 of the 201 characters",
+  ),
+)
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_foreign_tokenizer_that_texts_set_off_is_refused_in_one_line(
+  name, tmp_path, monkeypatch, capfd
+):
+  monkeypatch.setattr(foreign_tokenizers, "MEMORY_MIB", 300)
+  changes, message = BOMBS[name]
+  (tmp_path / "tokenizer.json").write_text(_tokenizer_json(**changes))
+  with pytest.raises(errors.InputError) as e:
+    tokenizer_lib.from_folder(tmp_path)
+  assert f"tokenizer.json: a tokenizer that {message}" in str(e.value)
+  assert "\n" not in str(e.value)
+  assert not capfd.readouterr().err, "what the library says isn't shown"
+
+
+def test_a_tokenizer_json_of_countless_lists_fills_no_memory(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(foreign_tokenizers, "MEMORY_MIB", 300)
+  path = tmp_path / "tokenizer.json"
+  path.write_text("[" + "[]," * (8 << 20) + "[]]")
+  with pytest.raises(errors.InputError, match="can't be used in 60 s"):
+    tokenizer_lib.from_folder(tmp_path)
+
+
+def test_the_tokenizer_of_an_export_is_tried_too(tmp_path, monkeypatch):
+  record = dict(kind="huggingface", file="tokenizer.json", sha256="x")
+  record |= dict(bos=None, eos=None, separator=None)
+  (tmp_path / how_read.ENCODING_FILE).write_text(
+    json.dumps(dict(tokenizer=record))
+  )
+  changes, message = BOMBS["backtracking"]
+  (tmp_path / "tokenizer.json").write_text(_tokenizer_json(**changes))
+  with pytest.raises(errors.InputError, match=message):
+    how_read.tokenizer_of_export(tmp_path)
+
+
+def test_a_text_that_sets_a_tokenizer_off_later_is_refused_by_its_record():
+  """No trial has every text; `tokenizers` itself gives up, with a panic."""
+  tokenizer = tokenizer_lib.HuggingFace(_tokenizer_json(pattern="(q|qq)+$"))
+  assert tokenizer.encode("So x = 4.")
+  solution = schema.Solution("gsm8k/7", "p", ("q" * 99 + "!",))
+  config = encoding.EncodingConfig()
+  with pytest.raises(errors.InputError, match=r"'gsm8k/7': .*fails on 'qqqq"):
+    encoding.encode_solution(solution, tokenizer, config)
+
+
+def test_an_ordinary_tokenizer_is_tried_once(tmp_path, monkeypatch):
+  run, runs = limited_process.run, []
+  monkeypatch.setattr(
+    limited_process, "run", lambda *a, **k: runs.append(a) or run(*a, **k)
+  )
+  for name in ("a", "b"):
+    (tmp_path / name).mkdir()
+    path = tmp_path / name / "tokenizer.json"
+    path.write_text(_tokenizer_json(padding=None) + "\n\n")
+    tokenizer_lib.from_folder(tmp_path / name)
+    tokenizer_lib.from_folder(tmp_path / name)
+  assert len(runs) == 1

@@ -21,6 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from prm_jax import errors
+from prm_jax.data import foreign_tokenizers
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
@@ -293,9 +294,10 @@ class HuggingFace:
     return [x for _, part in self._encodings(text) for x in part.ids]
 
   def encode_with_spans(self, text: str) -> tuple[list[int], list[Span]]:
+    parts = self._encodings(text)
     self._check_drops_nothing(text)
     ids, spans, first, last = [], [], 0, 0
-    for begin, part in self._encodings(text):
+    for begin, part in parts:
       ids += part.ids
       for start, end in part.offsets:
         first, last = max(first, begin + start), max(last, begin + end)
@@ -336,10 +338,21 @@ class HuggingFace:
     A part is a tokenizers.Encoding.
     """
     text = text.encode("utf-8", "replace").decode()
-    if len(text) < _LARGE_CHARS:
-      whole = self._tokenizer.encode(text, add_special_tokens=False)
-    else:
-      (whole,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
+    try:
+      if len(text) < _LARGE_CHARS:
+        whole = self._tokenizer.encode(text, add_special_tokens=False)
+      else:
+        (whole,) = self._tokenizer.encode_batch(
+          [text], add_special_tokens=False
+        )
+    except (KeyboardInterrupt, SystemExit):
+      raise
+    except BaseException as e:  # a panic of Rust is no Exception
+      raise errors.InputError(
+        f"{self._path}: `tokenizers` fails on {reprlib.repr(text)}:"
+        f" {str(e).partition(chr(10))[0]}; take the text out, or use another"
+        " tokenizer"
+      ) from None
     if self._untypable.isdisjoint(whole.ids):
       return [(start, whole)]
     cuts = []
@@ -433,13 +446,15 @@ def from_folder(folder: pathlib.Path) -> Tokenizer:
   """Returns the tokenizer of a Hugging Face folder.
 
   It reads tokenizer.json, or else tokenizer.model. The names of bos and eos
-  come from tokenizer_config.json.
+  come from tokenizer_config.json. The file is tried first, as
+  `foreign_tokenizers.check` does.
 
   Raises:
-    InputError: The folder has neither file, or one that can't be read.
+    InputError: The folder has neither file, or one that can't be read or used.
   """
   path = foreign_files.find(folder, "tokenizer.json")
   if path is not None:
+    foreign_tokenizers.check(path)
     names = _special_names(folder)
     return HuggingFace(files.read_text(path), **names, path=path)
   path = foreign_files.find(folder, "tokenizer.model")
@@ -448,6 +463,7 @@ def from_folder(folder: pathlib.Path) -> Tokenizer:
       f"{folder}: has neither tokenizer.json nor tokenizer.model; copy the"
       " model's tokenizer there"
     )
+  foreign_tokenizers.check(path)
   return SentencePiece(files.read_bytes(path), path=path)
 
 

@@ -2,8 +2,8 @@
 
 A chat template is a program of whoever published the model. It runs in jinja's
 sandbox, with what transformers gives it, and this process has limits of time
-and memory that the kernel enforces: a template that loops or multiplies texts
-ends the process, and nothing else.
+and memory (runtime/limited_process.py): a template that loops or multiplies
+texts ends the process, and nothing else.
 
 It reads one JSON object {"template", "variables": [{...}, ...]} from stdin and
 writes one to stdout: "replies", a list with {"text"} or {"error"} for each of
@@ -16,9 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 import datetime
 import json
-import math
-import resource
-import signal
 import sys
 from typing import Any
 
@@ -152,16 +149,5 @@ def replies_to(job: Mapping[str, Any]) -> dict[str, Any]:
   return dict(replies=replies, texts=texts)
 
 
-def main(time_s: float, memory_mib: int) -> None:
-  """Renders what stdin asks for, within limits that the kernel enforces."""
-  signal.signal(signal.SIGALRM, signal.SIG_DFL)
-  signal.alarm(math.ceil(time_s))
-  limit = memory_mib << 20
-  if sys.platform.startswith("linux"):
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it writes no file
-  json.dump(replies_to(json.load(sys.stdin)), sys.stdout)
-
-
 if __name__ == "__main__":
-  main(float(sys.argv[1]), int(sys.argv[2]))
+  json.dump(replies_to(json.load(sys.stdin)), sys.stdout)

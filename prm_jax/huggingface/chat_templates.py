@@ -12,11 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import itertools
-import json
 import pathlib
 import re
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -28,6 +25,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import token_names
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
+from prm_jax.runtime import limited_process
 
 # The longest published ones have some 20,000 characters.
 MOST_CHARACTERS = 1 << 18
@@ -268,25 +266,17 @@ class Chat:
 
   def run(self, *variables: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what the worker writes; see chat_template_worker."""
-    job = json.dumps(dict(template=self.text, variables=variables))
-    command = [sys.executable, "-P", str(_WORKER), str(TIME_S), str(MEMORY_MIB)]
-    try:
-      done = subprocess.run(
-        command,
-        input=job.encode(),
-        capture_output=True,
-        # The worker ends itself; starting it takes time, too.
-        timeout=TIME_S + 60,
-        start_new_session=True,  # a terminal's Ctrl-C is the parent's
-        check=False,
-      )
-    except subprocess.TimeoutExpired:
-      done = None
-    if done is None or done.returncode:
+    reply = limited_process.run(
+      _WORKER,
+      dict(template=self.text, variables=variables),
+      time_s=TIME_S,
+      memory_mib=MEMORY_MIB,
+    )
+    if reply is None:
       raise self.refused(
         f"can't be rendered in {TIME_S} s and {MEMORY_MIB} MiB"
       )
-    return json.loads(done.stdout)
+    return reply
 
   def text_of(self, reply: Mapping[str, str]) -> str:
     if "text" in reply:

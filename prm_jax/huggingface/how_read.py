@@ -12,6 +12,7 @@ from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.checkpoints import sampling_defaults
 from prm_jax.data import encoding
+from prm_jax.data import foreign_tokenizers
 from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
 from prm_jax.data import templates
@@ -111,7 +112,9 @@ def tokenizer_of_export(source: pathlib.Path) -> tokenizer_lib.Tokenizer:
   try:
     described = files.read_json(where)["tokenizer"]
     if described["kind"] != "bytes":
-      foreign_files.find(source, described["file"])
+      path = foreign_files.find(source, described["file"])
+      if path is not None:
+        foreign_tokenizers.check(path)
     return tokenizer_lib.load(source, described)
   except (KeyError, TypeError) as e:
     raise _damaged(where, e) from None

@@ -98,6 +98,24 @@ def test_no_origin_is_copied_from_outside_of_a_checkpoint(exported, tmp_path):
     path.write_bytes(content)
 
 
+@pytest.mark.parametrize("role", [[], ["--role=policy"]])
+def test_a_tokenizer_that_texts_set_off_ends_an_import_in_one_line(
+  role, tmp_path, capfd
+):
+  theirs = test_import_export._theirs(tmp_path / "theirs")
+  path = theirs / "tokenizer.json"
+  spec = json.loads(path.read_text())
+  pattern = spec["pre_tokenizer"]["pretokenizers"][0]["pattern"]
+  pattern["Regex"] = "((a+)+)+b"
+  path.write_text(json.dumps(spec))
+  words = ["import", f"--from={theirs}", f"--to={tmp_path / 'ours'}", *role]
+  assert main.main(words) == 1
+  said = capfd.readouterr().err
+  assert "tokenizer.json: a tokenizer that fails on 'aaaa" in said
+  assert said.count("\n") == 1
+  assert not (tmp_path / "ours").exists()
+
+
 # --- Numbers that aren't finite ---------------------------------------------
 
 
