@@ -30,6 +30,7 @@ from prm_jax.labelling import monte_carlo
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
+from prm_jax.runtime import forks
 from prm_jax.training import programs
 from prm_jax.training import run as training_run
 from prm_jax.training import run_config
@@ -63,6 +64,7 @@ def load(
       Face folder of a language model without a score head; or a model on the
       Hub can't be fetched.
   """
+  forks.check()
   folder = hub.local_folder(folder, revision)
   is_ours = (folder / model_json.DESCRIPTION).exists()
   if not is_ours and (folder / "config.json").exists():
@@ -207,6 +209,7 @@ def _generate(
 ) -> schema.Generate:
   """Returns the policy as a Generate, by the engine that labelling uses."""
   engine = engine_lib.of(policy)
+  forks.check()
   key = jax.random.key(seed)
   return lambda prefixes, n: engine.generate(prefixes, n, sampling, key)[0]
 
@@ -255,6 +258,7 @@ def train(
     InputError: A field of the config is unknown or out of range, the program is
       rl, or the workdir holds a run of another config or of other data.
   """
+  forks.check()
   workdir = pathlib.Path(workdir)
   if isinstance(config, Mapping):
     source = "config"

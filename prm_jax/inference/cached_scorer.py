@@ -37,6 +37,7 @@ from prm_jax.inference import prefix_shapes
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import checks
 from prm_jax.runtime import counts
+from prm_jax.runtime import forks
 from prm_jax.training import programs
 
 
@@ -177,6 +178,7 @@ class CachedScorer:
 
   def clear(self) -> None:
     """Empties the cache. `work` stays as it is."""
+    forks.check()
     num_pages = -(-self.cache_tokens // self.page_tokens)
     self._cache = prefix_cache.PrefixCache(num_pages, self.page_tokens)
     self._pages: prefix_programs.Pages | None
@@ -413,6 +415,7 @@ class CachedScorer:
 
   def _extend(self, rows: prefix_programs.Rows) -> None:
     """Computes a batch, and keeps the scores of its tokens."""
+    forks.check()
     assert self._pages is not None
     new, scores = prefix_programs.extend(
       self.scorer.params,

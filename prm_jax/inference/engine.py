@@ -36,6 +36,7 @@ from prm_jax.inference import page_table
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.models import config as model_config
 from prm_jax.runtime import counts
+from prm_jax.runtime import forks
 from prm_jax.runtime import preemption
 
 Params = Any
@@ -181,6 +182,7 @@ class Engine:
       InputError: A prompt is empty, an id comes twice, or `stops` has no such
         state.
     """
+    forks.check()
     self._check(requests)
     rows: list[list[Any]] = [[None] * r.num_samples for r in requests]
     if not any(rows):

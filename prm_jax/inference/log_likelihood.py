@@ -22,6 +22,7 @@ from prm_jax.data import packing
 from prm_jax.inference import codecs
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
+from prm_jax.runtime import forks
 
 # Bounds the memory of a forward pass.
 _BATCH_TOKENS = 16_384
@@ -86,6 +87,7 @@ def _by_segment(
   segments: Sequence[packing.Segment],
 ) -> list[np.ndarray]:
   """Returns the log-probability of each token of segments, in few shapes."""
+  forks.check()
   order = np.argsort([len(x) for x in segments], kind="stable").tolist()
   out: list[np.ndarray] = [np.zeros(0)] * len(segments)
   while order:

@@ -37,6 +37,7 @@ from prm_jax.models import kv_cache
 from prm_jax.models import memory
 from prm_jax.models import transformer
 from prm_jax.runtime import files
+from prm_jax.runtime import forks
 from prm_jax.training import programs
 
 Params = Any
@@ -227,6 +228,7 @@ class Sampler:
     if problem.answer is not None:
       extra[schema.REFERENCE] = problem.answer
     start = schema.Solution(problem.id, problem.problem, (), extra=extra)
+    forks.check()
     key = jax.random.key(seed)
     if sampling is None:
       sampling = sampling_of(self.defaults, max_tokens=512)
@@ -258,6 +260,7 @@ class Sampler:
     Returns:
       The completions of each prompt, in the order of the prompts.
     """
+    forks.check()
     at_once = min(num_samples, self.batch_samples)
     rows = max(1, self.batch_samples // at_once)
     # A small set is padded to few shapes, not to a whole batch.

@@ -30,6 +30,7 @@ from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
+from prm_jax.runtime import forks
 from prm_jax.training import programs
 
 LAYOUTS = ("padded", "packed", "tree")
@@ -425,6 +426,7 @@ class Scorer:
 
   def _forward(self, batch: batch_lib.Batch) -> Float[np.ndarray, "2 B T"]:
     """Returns scores and logits of every token."""
+    forks.check()
     return np.asarray(
       _forward(
         self.params,
