@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import itertools
+import json
 import pathlib
 import re
 import sys
@@ -513,3 +514,38 @@ def test_a_server_whose_scores_differ_is_found_out(against):
   assert serve._differences(rows)["ours"] == pytest.approx(1e-5)
   with pytest.raises(RuntimeError, match="ours: a score differs"):
     serve._differences(rows | dict(ours=[[0.5, 0.26]]))
+
+
+def test_the_page_gives_the_rounding_that_was_measured():
+  """Every cell of the table in docs/python.md is that of its result."""
+  docs = FOLDER.parent / "docs"
+  page = (docs / "python.md").read_text()
+  section = page.partition("\n## Rounding\n")[2].partition("\n## ")[0]
+  rows = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in section.splitlines()
+    if line.startswith("|")
+  ][2:]
+  assert len(rows) == 6
+  measured = [
+    json.loads((docs / "results" / name).read_text())["differences"]
+    for name in re.findall(r"results/(rounding_[^)]*)\)", section)
+  ]
+  forms = ("alone", "batches", "packed", "trees", "cached", "transformers")
+  for form, (_, *cells) in zip(forms, rows, strict=True):
+    pairs = [
+      (found, f"bfloat16: {form} to {base}")
+      for found in measured
+      for base in ("alone", "float32")
+    ]
+    for cell, (found, pair) in zip(cells, pairs, strict=True):
+      x = found.get(pair)
+      sizes = () if x is None else (x["log_odds_p99"], x["log_odds_max"])
+      expected = ", ".join(f"{size:g}" for size in sizes)
+      assert cell == (expected and f"{expected} ({x['probability_max']:g})"), (
+        pair
+      )
+  for found in measured:
+    for pair, x in found.items():
+      if pair.startswith("float32") and "transformers" not in pair:
+        assert x["log_odds_max"] <= 4e-5 and x["probability_max"] <= 1e-5

@@ -180,6 +180,57 @@ def test_packed_rows_and_trees_score_as_padded_ones(name, sequence_length):
     assert _scorer(name, **how).score([]) == []
 
 
+@functools.cache
+def _deep():
+  """Returns a scorer of eight layers, with log-odds of standard deviation 2."""
+  model = dataclasses.replace(MODEL, d_model=64, num_layers=8, d_ff=128)
+  shapes = jax.eval_shape(
+    lambda: meta.unbox(transformer.init(jax.random.key(0), model, ("step",)))
+  )
+  random = np.random.default_rng(0)
+  # The sizes of a trained model's: a matrix keeps the scale of what it gets.
+  params = jax.tree_util.tree_map_with_path(
+    lambda path, x: jnp.asarray(
+      np.ones(x.shape)
+      if path[-1].key == "scale"
+      else random.normal(size=x.shape) * x.shape[-2] ** -0.5,
+      x.dtype,
+    ),
+    dict(shapes, step_head=dict(shapes["step_head"], bias=None)),
+  )
+  params["step_head"]["bias"] = jnp.zeros(1)
+  made = dataclasses.replace(_scorer(), config=model, params=params)
+  spread = np.std(_log_odds(made, **ALONE))
+  params["step_head"]["kernel"] *= 2 / spread
+  return made
+
+
+def _log_odds(made, **how):
+  """Returns the log-odds of all steps of solutions that share prefixes."""
+  rows = dataclasses.replace(made, **how).score(_solutions() + _tree())
+  return np.concatenate([np.asarray(row.logits) for row in rows])
+
+
+# Below what docs/python.md gives for published weights and log-odds of the same
+# standard deviation. A kernel that sums in bfloat16 moves these by 0.21.
+ROUNDING = dict(float32=3e-5, bfloat16=0.2)
+ALONE = dict(sequence_length=64, batch_tokens=1)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_a_layout_moves_log_odds_by_the_documented_rounding_at_most(dtype):
+  model = _deep()
+  exact = _log_odds(model, **ALONE)
+  config = dataclasses.replace(model.config, compute_dtype=dtype)
+  typed = dataclasses.replace(model, config=config)
+  alone = _log_odds(typed, **ALONE)
+  how = dict(sequence_length=512, batch_tokens=1024)
+  for layout in scorer.LAYOUTS:
+    found = _log_odds(typed, layout=layout, **how)
+    assert abs(found - alone).max() < ROUNDING[dtype]
+    assert abs(found - exact).max() < ROUNDING[dtype]
+
+
 def test_a_tree_computes_a_shared_prefix_once():
   slots = dict.fromkeys(scorer.LAYOUTS, 0)
   tokens = dict.fromkeys(scorer.LAYOUTS, 0)
