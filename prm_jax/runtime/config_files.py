@@ -83,6 +83,11 @@ def filled(
   known = types_of(config, expected)
   for override in of_root:
     _override(config, override, path, known)
+  if config.get("program") != named:
+    raise errors.InputError(
+      f"`config.program={config.program}`: {path} is of program={named!r}, and"
+      " another one has other fields; change program and objective there"
+    )
   if prepare is not None:
     with config.unlocked():
       prepare(config, path)
@@ -90,11 +95,6 @@ def filled(
   for override in overrides:
     if override not in of_root:
       _override(config, override, path, known)
-  if config.get("program") != named:
-    raise errors.InputError(
-      f"`config.program={config.program}`: {path} is of program={named!r}, and"
-      " another one has other fields; change program and objective there"
-    )
   return config.lock()
 
 
