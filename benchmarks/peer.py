@@ -31,6 +31,7 @@ from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import sources
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.huggingface import class_names
 from prm_jax.huggingface import heads
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
@@ -204,7 +205,7 @@ def _export(
     dtype="float32",
     architecture="Qwen2ForTokenClassification",
     extra=dict(max_position_embeddings=32_768, pad_token_id=0)
-    | heads.labels(head),
+    | class_names.names_of(list(head.values())[-1].shape[0]),
   )
 
 

@@ -104,11 +104,16 @@ _REWRITES = tuple(
   (re.compile(pattern), new)
   for pattern, new in (
     # TeX's thousands marks, some with a blank after them.
-    (r"(?<=[0-9])(?:\{,\}|,?\\!|,?\\,)\s*+(?=[0-9]{3}(?![0-9]))", ","),
+    (r"(?<=[0-9])(?:\{,\}|,?\\!|,?\\,)\s*+(?=[0-9]{3}(?![0-9]))", ""),
     (r"\\(?:left|right)(?![A-Za-z])|\\!", ""),
     (r"\^\s*+(?:\\circ|\{\s*+\\circ\s*+\})|\\degree(?![A-Za-z])", "°"),
     (r"\\%", "%"),
     (r"\{,\}", ","),
+  )
+)
+_BRACES = tuple(
+  (re.compile(pattern), new)
+  for pattern, new in (
     (r"\\sqrt\s*+([0-9A-Za-z])", r"\\sqrt{\1}"),
     (r"([_^])\{([0-9A-Za-z])\}", r"\1\2"),
   )
@@ -120,7 +125,7 @@ _IDLE_SPACE = re.compile(
   r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])|(?<=[0-9]) (?=[A-Za-z])"
 )
 _LISTED = re.compile(r"(?<=[0-9]), (?=[0-9]{3}(?![0-9]))")
-_BRACKETS = re.compile(r"[(\[{]")
+_BRACKETS = re.compile(r"(?<!\\)[(\[]|\\\{")
 _NAMED = re.compile(r"(?P<name>[A-Za-z])=(?P<rest>[^=]+)")
 _CHOICE = re.compile(r"\(([A-Z])\)")
 _WORDS = re.compile(r"[A-Za-z]{3,}+(?: [A-Za-z]++)*+")
@@ -189,9 +194,8 @@ def _parse(answer: str) -> _Answer:
 def normal_marks(text: str) -> str:
   r"""Returns a text with one sign for each mark that has several.
 
-  Minus signs are "-", degrees "°", thousands marks "," without a blank; a
-  dollar sign that isn't TeX's is MONEY; TeX's own are left out, as are \left
-  and \right.
+  Minus signs are "-", degrees "°"; a dollar sign that isn't TeX's is MONEY.
+  TeX's own are left out, as are its thousands marks, \left and \right.
   """
   text = text.replace("\N{MINUS SIGN}", "-").replace(r"\$", MONEY)
   text = text.replace("$", MONEY if text.count("$") % 2 else "")
@@ -207,7 +211,10 @@ def _superscript(match: re.Match[str]) -> str:
 
 def _normal_text(text: str) -> str:
   """Returns a text without the differences that carry no meaning."""
-  text = _SPACES.sub(" ", _TEXT.sub(r"\1", normal_marks(text)))
+  text = normal_marks(text)
+  for pattern, new in _BRACES:
+    text = pattern.sub(new, text)
+  text = _SPACES.sub(" ", _TEXT.sub(r"\1", text))
   text = _FRACTION.sub(_braced, text)
   text = unwrapped(" ".join(text.split())).rstrip(".,;: ")
   if not _BRACKETS.search(text):
@@ -287,4 +294,6 @@ def unit_of(text: str, *, with_letters: bool = False) -> str | None:
       parts.append(UNIT_LETTERS[part])
     else:
       return None
+  if parts and parts[-1] in ("per", "square", "cubic"):
+    return None
   return " ".join(parts)

@@ -63,14 +63,16 @@ def parse(tokens: Sequence[Token]) -> Node:
   Raises:
     Unread: They aren't one, or could be two.
   """
-  return _Parser(tokens).all()
+  if sum(token.text == r"\pm" for token in tokens) > 1:
+    raise Unread  # two values, or four?
+  return _Parser(list(tokens)).all()
 
 
 class _Parser:
   """Reads tokens from the left to the right, once."""
 
-  def __init__(self, tokens: Sequence[Token]):
-    self._tokens, self._at, self._depth = list(tokens), 0, 0
+  def __init__(self, tokens: list[Token]):
+    self._tokens, self._at, self._depth = tokens, 0, 0
     self._in_bars = 0
 
   def all(self) -> Node:
@@ -97,14 +99,10 @@ class _Parser:
       raise Unread
 
   def _sum(self) -> Node:
-    self._depth += 1
-    if self._depth > _MAX_DEPTH:
-      raise Unread
     sign = self._take("-", "+", r"\pm")
     terms = [self._signed(sign, self._product())]
     while sign := self._take("+", "-", r"\pm"):
       terms.append(self._signed(sign, self._product()))
-    self._depth -= 1
     return terms[0] if len(terms) == 1 else Node("sum", tuple(terms))
 
   def _signed(self, sign: str | None, node: Node) -> Node:
@@ -119,9 +117,10 @@ class _Parser:
       if not sign:
         return node
       is_negative = self._take("-") is not None
+      start = self._at
       factors = self._run()
-      if sign == "/" and len(factors) > 1:
-        raise Unread  # 1/2x: of what is x a factor?
+      if sign == "/" and (len(factors) > 1 or self._is_product(start)):
+        raise Unread  # 1/2x, 1/xy: of what is x a factor?
       other = self._signed("-" if is_negative else None, _product(factors))
       node = Node("product" if sign == "*" else "quotient", (node, other))
     raise Unread
@@ -134,12 +133,18 @@ class _Parser:
     while (token := self._next()) is not None and self._begins(token):
       if whole and (token.text == r"\frac" or self._is_fraction_next()):
         factors = [self._mixed(factors[0])]
-      elif token.kind == "number":
+      elif token.kind == "number" and self._tokens[self._at - 1].text != "}":
         raise Unread  # 12 3
       else:
         factors.append(self._power())
       whole = False
     return factors
+
+  def _is_product(self, start: int) -> bool:
+    """Returns whether a token is variables that follow each other."""
+    token = self._tokens[start]
+    several = token.kind == "letters" and len(token.text) > 1
+    return several and _ALIASES.get(token.text, token.text) not in FUNCTIONS
 
   def _is_whole(self, start: int) -> bool:
     token = self._tokens[start]
@@ -197,6 +202,8 @@ class _Parser:
 
   def _exponent(self) -> Node:
     is_negative = self._take("-") is not None
+    if self._at < len(self._tokens) and self._is_product(self._at):
+      raise Unread  # e^xy: of the power, or beside it?
     node = self._bracketed() if self._is("{", "(") else self._factor()
     return self._signed("-" if is_negative else None, node)
 
@@ -215,7 +222,7 @@ class _Parser:
     if token is None:
       raise Unread
     if token.text == "{":
-      return self._bracketed()
+      return self._factor()
     if token.kind == "number":
       if not token.text.isdigit():
         raise Unread
@@ -229,6 +236,14 @@ class _Parser:
     return self._factor()
 
   def _factor(self) -> Node:
+    self._depth += 1
+    if self._depth > _MAX_DEPTH:
+      raise Unread
+    node = self._one_factor()
+    self._depth -= 1
+    return node
+
+  def _one_factor(self) -> Node:
     token = self._next()
     if token is None or token.kind == "text":
       raise Unread
@@ -335,6 +350,8 @@ class _Parser:
       token = self._next()
       if token is None or token.kind not in ("number", "letters"):
         raise Unread
+      if self._is_product(self._at):
+        raise Unread  # k_BT
       index = token.text
       self._at += 1
     return Node("variable", (f"{name}_{index}",))

@@ -50,10 +50,15 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-  r"""What has no order: a list "1, 2", a set \{1, 2\}; or, with `union`, a union."""
+  r"""What has no order.
+
+  Args:
+    elements: The elements.
+    kind: list (1, 2), set (\{1, 2\}, of which equal elements are one) or union.
+  """
 
   elements: tuple
-  union: bool = False
+  kind: str = "list"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,10 +92,11 @@ Answer = Element | Group | Collection | Matrix | Relation | Numeral | Words
 
 # Whoever writes more means something else; elements are compared each with each.
 _MOST_TOKENS, _MOST_ELEMENTS = 400, 24
-_OPENING = {"(": ")", "[": "]", r"\{": r"\}"}
+_OPENING = ("(", "[", "{", r"\{")
 _MATRICES = ("matrix", "pmatrix", "bmatrix", "array")
 _UNIT_SIGNS = tuple(f"°%¢{equality.COINS}")
 _WHOLE_TEXT = re.compile(r"\\(?:text(?:bf|rm|it)?|mbox)\s*+\{([^{}]*+)\}")
+_SHORT_WORDS = ("no", "on", "yes", "odd", "all", "one", "two", "six", "ten")
 _WORDS = re.compile(r"[A-Za-z]++(?:[ -][A-Za-z]++)*+")
 
 
@@ -116,7 +122,7 @@ def read(answer: str, *, unit_letters: bool = False) -> Answer:
   tokens = tokens_of(text)
   if len(tokens) > _MOST_TOKENS:
     raise Unread
-  if words := _words(tokens, least=2 if whole else 4):
+  if words := _words(tokens, is_text=whole is not None):
     return words
   try:
     return _read_list(tokens, unit_letters, depth=0)
@@ -124,16 +130,19 @@ def read(answer: str, *, unit_letters: bool = False) -> Answer:
     raise Unread from error
 
 
-def _words(tokens: Sequence[Token], least: int) -> Words | None:
-  """Returns words, if one of them has enough letters not to be variables."""
+def _words(tokens: Sequence[Token], is_text: bool) -> Words | None:
+  """Returns words that aren't variables: text, long ones, capitals as in ACB."""
   text = " ".join(" ".join(token.text for token in tokens).split())
   if any(token.kind not in ("text", "letters") for token in tokens):
     return None
   if not _WORDS.fullmatch(text):
     return None
-  if max(map(len, text.split())) < least:
-    return None
-  return Words(text.casefold())
+  longest = max(map(len, text.split()))
+  if (
+    longest > 3 or (is_text and longest > 1) or text.casefold() in _SHORT_WORDS
+  ):
+    return Words(text.casefold())
+  return Words(text) if text.isupper() and longest > 1 else None
 
 
 # --- Lists, sets, tuples, intervals, relations --------------------------------
@@ -141,14 +150,20 @@ def _words(tokens: Sequence[Token], least: int) -> Words | None:
 
 def _read_list(tokens: Sequence[Token], letters: bool, depth: int) -> Answer:
   parts = _split(tokens, _separates)
-  if len(parts) > _MOST_ELEMENTS:
-    raise Unread
   if len(parts) > 1:
+    _check_separators(tokens, parts)
     read_parts = [_read_one(p, letters, depth) for p in parts if p]
-    if not all(isinstance(p, Element | Group | Relation) for p in read_parts):
-      raise Unread
+    if not all(isinstance(p, Element | Group) for p in read_parts):
+      raise Unread  # inequalities with "and", or with "or"?
     return Collection(_with_one_unit(read_parts))
   return _read_one(tokens, letters, depth)
+
+
+def _check_separators(tokens: Sequence[Token], parts: Sequence[object]) -> None:
+  """Refuses too many parts, and 1; 2, 3."""
+  signs = {t.text for t in tokens if t.text in (",", ";")}
+  if len(parts) > _MOST_ELEMENTS or len(signs) > 1:
+    raise Unread
 
 
 def _with_one_unit(elements: Sequence[Answer]) -> tuple[Answer, ...]:
@@ -170,7 +185,7 @@ def _separates(token: Token) -> bool:
   )
 
 
-def _split(tokens, separates) -> list[list[Token]]:
+def _split(tokens, separates, *, keep_empty=False) -> list[list[Token]]:
   """Returns the parts of tokens between separators outside of brackets."""
   parts: list[list[Token]] = [[]]
   level = 0
@@ -182,6 +197,8 @@ def _split(tokens, separates) -> list[list[Token]]:
       parts[-1].append(token)
   if level:
     raise Unread
+  if keep_empty:
+    return parts
   # "3, and 4" has two separators in a row.
   return [part for part in parts if part] if len(parts) > 1 else parts
 
@@ -198,7 +215,7 @@ def _read_one(tokens: Sequence[Token], letters: bool, depth: int) -> Answer:
     sets = [_read_one(part, letters, depth + 1) for part in parts]
     if not all(isinstance(s, Group) and len(s.elements) == 2 for s in sets):
       raise Unread
-    return Collection(tuple(sets), union=True)
+    return Collection(tuple(sets), "union")
   parts = _split(tokens, lambda t: t.text in (r"\in", "in"))
   if len(parts) == 2 and _is_name(parts[0]) and parts[1][0].text in _OPENING:
     return _read_one(parts[1], letters, depth + 1)
@@ -208,14 +225,15 @@ def _read_one(tokens: Sequence[Token], letters: bool, depth: int) -> Answer:
   if first.text in _OPENING and closes_at(tokens) == len(tokens) - 1:
     inside = tokens[1:-1]
     parts = _split(_unjoined(inside), lambda t: t.text in (",", ";"))
-    if len(parts) > _MOST_ELEMENTS:
-      raise Unread
     if len(parts) > 1 or first.text == r"\{":
+      _check_separators(inside, parts)
       elements = tuple(_read_one(p, letters, depth + 1) for p in parts)
-      if first.text == r"\{":
-        if last.text != r"\}":
+      if any(isinstance(x, Collection) for x in elements):
+        raise Unread
+      if first.text in ("{", r"\{"):
+        if last.text != first.text.replace("{", "}"):
           raise Unread
-        return Collection(elements)
+        return Collection(elements, "set")
       return Group(first.text, last.text, elements)
     if len(inside) == 1 and re.fullmatch("[A-E]", inside[0].text):
       return Element(Node("variable", (inside[0].text,)))
@@ -223,7 +241,7 @@ def _read_one(tokens: Sequence[Token], letters: bool, depth: int) -> Answer:
 
 
 def _is_between_sets(tokens: Sequence[Token], token: Token) -> bool:
-  i = tokens.index(token)
+  i = next(i for i, other in enumerate(tokens) if other is token)
   return (
     0 < i < len(tokens) - 1
     and tokens[i - 1].text in (")", "]")
@@ -258,7 +276,7 @@ def _read_matrix(tokens: Sequence[Token], letters: bool, depth: int) -> Matrix:
     tuple(
       tuple(
         _read_one(cell, letters, depth + 1)
-        for cell in _split(row, lambda t: t.text == "&")
+        for cell in _split(row, lambda t: t.text == "&", keep_empty=True)
       )
       for row in rows
       if row
@@ -289,13 +307,14 @@ def _read_relation(tokens: Sequence[Token], letters: bool) -> Answer:
 
 
 def _name_of(tokens: Sequence[Token]) -> str:
-  """Returns x of `x =`, f of `f(x) =`, else ""."""
+  """Returns x of `x =`, f(x) of `f(x) =`, else ""."""
   texts = [t.text for t in tokens]
   if _is_name(tokens):
-    return texts[0]
+    # AB is a line and Area a word, but xy is a product.
+    return "" if 1 < len(texts[0]) < 4 and texts[0].islower() else texts[0]
   is_call = len(texts) == 4 and texts[1] == "(" and texts[3] == ")"
   if is_call and tokens[0].kind == tokens[2].kind == "letters":
-    return texts[0]
+    return "".join(texts)
   return ""
 
 
@@ -313,8 +332,14 @@ def _read_element(tokens: Sequence[Token], letters: bool) -> Element | Numeral:
     coin = equality.unit_of(body[0].text) or ""
     unit = unit if unit.startswith(coin) else f"{coin} {unit}".strip()
     body = body[1:]
+  if unit == "deg" and any(_is_function(token) for token in body):
+    raise Unread  # of the angle, not of the value
   value = formula_parser.parse([*signs, *body])
   return Element(value, unit, letters=_after_number(body))
+
+
+def _is_function(token: Token) -> bool:
+  return token.text.removeprefix("\\") in formula_parser.FUNCTIONS
 
 
 def _after_number(tokens: Sequence[Token]) -> str:

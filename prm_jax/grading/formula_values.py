@@ -20,7 +20,7 @@ from prm_jax.grading.formula_parser import Node
 
 _DIGITS = 150
 _SAME, _DIFFERENT = -75, -70  # powers of ten
-_LARGEST, _NOISE = 60, -120
+_LARGEST, _NOISE = 60, -130
 _MOST_BITS = 20_000
 
 
@@ -116,8 +116,8 @@ def _checked(value: Any) -> Any:
   size = abs(value)
   if not context.isfinite(size):
     raise Undefined
-  if size < context.mpf(10) ** _NOISE:
-    return context.mpf(0)
+  if not size:
+    return value
   if not -_LARGEST < context.log10(size) < _LARGEST:
     raise Undefined
   return value
@@ -129,13 +129,30 @@ def _apply(operation: Callable[..., Any], a: Any, b: Any) -> Any:
   return operation(_real(a), _real(b))
 
 
-def _of_all(operation: Callable[..., Any]) -> Callable:
-  def apply(*values: Any) -> Any:
-    return functools.reduce(
-      lambda x, y: _checked(_apply(operation, x, y)), values
-    )
+def _sum(*values: Any) -> Any:
+  total = values[0]
+  for value in values[1:]:
+    largest = max(abs(_real(total)), abs(_real(value)))
+    total = _checked(_without_noise(difference(total, -value), largest))
+  return total
 
-  return apply
+
+def _without_noise(value: Any, largest: Any) -> Any:
+  """Returns 0 for what only rounding leaves of numbers that cancel."""
+  if isinstance(value, Fraction) or not largest:
+    return value
+  context = _context()
+  return (
+    context.mpf(0)
+    if abs(value) < largest * context.mpf(10) ** _NOISE
+    else value
+  )
+
+
+def _product(*values: Any) -> Any:
+  return functools.reduce(
+    lambda x, y: _checked(_apply(operator.mul, x, y)), values
+  )
 
 
 def _power(base: Any, exponent: Any) -> Any:
@@ -152,6 +169,9 @@ def _power(base: Any, exponent: Any) -> Any:
   if not base:
     raise Undefined
   x, y = _real(base), _real(exponent)
+  is_root = isinstance(exponent, Fraction) and exponent.denominator > 2
+  if is_root and not _context().im(x) and x < 0:
+    raise Undefined  # which one?
   if abs(y) > 10_000:
     raise Undefined
   return x**y
@@ -191,9 +211,11 @@ def _function(name: str) -> Callable:
     if abs(x) > 10**6 or (name == "ln" and not x):
       raise Undefined
     try:
-      return getattr(_context(), _NAMES.get(name, name))(x)
+      value = getattr(_context(), _NAMES.get(name, name))(x)
     except (ValueError, ZeroDivisionError, OverflowError) as error:
       raise Undefined from error
+    # sin pi is 0; what is close to 0 is that by its argument alone.
+    return value if name == "exp" else _without_noise(value, _context().mpf(1))
 
   return apply
 
@@ -206,8 +228,8 @@ def _logarithm(of: Any, base: Any) -> Any:
 _NAMES = dict(arcsin="asin", arccos="acos", arctan="atan", ln="log")
 _OPERATIONS: dict[str, Callable] = {
   **{name: _function(name) for name in formula_parser.FUNCTIONS},
-  "sum": _of_all(operator.add),
-  "product": _of_all(operator.mul),
+  "sum": _sum,
+  "product": _product,
   "negative": operator.neg,
   "quotient": quotient,
   "power": _power,

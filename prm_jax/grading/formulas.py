@@ -56,7 +56,7 @@ def _same(a: reader.Answer, b: reader.Answer) -> Verdict:
     pair = _expanded(a), _expanded(b)
     if len(pair[0]) == len(pair[1]) == 1:
       return _same_element(a, b)
-    return _same_unordered(*pair)
+    return _same_unordered(*pair, as_set=True)
   if isinstance(a, reader.Words) or isinstance(b, reader.Words):
     return a == b if type(a) is type(b) else None
   if isinstance(a, reader.Relation) or isinstance(b, reader.Relation):
@@ -90,34 +90,59 @@ def _same_group(a: reader.Group, b: reader.Group) -> Verdict:
 
 
 def _same_collection(a: reader.Answer, b: reader.Answer) -> Verdict:
-  if isinstance(a, reader.Collection) and isinstance(b, reader.Collection):
-    if a.union and b.union and len(a.elements) != len(b.elements):
-      return None  # parts may meet
-    if a.union != b.union:
-      return None
-    return _same_unordered(_members(a), _members(b))
-  if isinstance(a, reader.Collection):
+  if not isinstance(b, reader.Collection):
     a, b = b, a
   if not isinstance(b, reader.Collection):
     raise TypeError(b)
-  if b.union or isinstance(a, reader.Group):
+  if not isinstance(a, reader.Collection):
+    if b.kind == "union" or isinstance(a, reader.Group):
+      return None
+    return _same_unordered(_expanded(a), _members(b), as_set=True)
+  if (a.kind == "union") != (b.kind == "union"):
     return None
-  return _same_unordered(_expanded(a), _members(b))
+  if a.kind == "union" and len(a.elements) != len(b.elements):
+    return None  # parts may meet
+  one, two = _members(a), _members(b)
+  if _num_names(one) > 1 and not _num_names(two):
+    one, two = two, one
+  if _num_names(two) > 1 and not _num_names(one):
+    # x = 1, y = 2 has an order: that of the names.
+    in_order = len(one) == len(two) and _all(map(_same, one, two))
+    return in_order or None
+  return _same_unordered(one, two, as_set="set" in (a.kind, b.kind))
 
 
 def _members(collection: reader.Collection) -> list[reader.Answer]:
   return [x for e in collection.elements for x in _expanded(e)]
 
 
+def _num_names(elements: Sequence[reader.Answer]) -> int:
+  """Returns how many names elements have."""
+  names = {x.name for x in elements if isinstance(x, reader.Element)}
+  return len(names - {""})
+
+
 def _same_unordered(
-  a: Sequence[reader.Answer], b: Sequence[reader.Answer]
+  a: Sequence[reader.Answer], b: Sequence[reader.Answer], *, as_set: bool
 ) -> Verdict:
-  """Returns whether each of a is one of b and each of b one of a."""
+  """Returns whether each of a is one of b and each of b one of a.
+
+  Args:
+    a: Elements.
+    b: The others.
+    as_set: Whether it doesn't count how often an element is there.
+  """
   verdicts = [[_same(x, y) for y in b] for x in a]
-  rows = [*verdicts, *zip(*verdicts)]
-  if all(True in row for row in rows):
-    return True if len(a) == len(b) else None
-  return None if any(True not in row and None in row for row in rows) else False
+  columns = list(zip(*verdicts))
+  rows = [*verdicts, *columns]
+  if any(True not in row and None not in row for row in rows):
+    return False
+  if len(a) != len(b) or not all(True in row for row in rows):
+    return None
+  # Equal elements have equal rows: they are to be as often here as there.
+  counts = [sum(x == row for x in verdicts) for row in verdicts]
+  alike = all(count == row.count(True) for count, row in zip(counts, verdicts))
+  return True if as_set or alike else None
 
 
 def _expanded(answer: reader.Answer) -> list[reader.Answer]:
@@ -180,6 +205,9 @@ def _same_element(a: reader.Element, b: reader.Element) -> Verdict:
   if verdict is False and bool(a.letters) != bool(b.letters):
     plain = b.value if a.letters else a.value
     return False if any(_variables(plain)) else None
+  differ = a.name and b.name and (verdict is False or a.name != b.name)
+  if differ and (any(_variables(a.value)) or any(_variables(b.value))):
+    return _same_relation(a, b)  # x = 2y is y = x/2
   if not verdict:
     return verdict
   if a.unit and b.unit and a.unit != b.unit:
@@ -197,21 +225,45 @@ def _same_value(a: Node, b: Node) -> Verdict:
   infinities = [_infinity(node) for node in (a, b)]
   if any(infinities):
     return infinities[0] == infinities[1]
-  names = sorted({*_variables(a), *_variables(b)})
-  verdicts = []
-  for i in range(2 * _NUM_POINTS if names else 1):
-    point = _point(names, i)
-    try:
-      verdicts.append(
-        values.same_number(values.value_of(a, point), values.value_of(b, point))
-      )
-    except values.Undefined:
-      verdicts.append(None)
+  pairs = zip(_values_of(a), _values_of(b))
+  verdicts = [
+    None if x is None or y is None else values.same_number(x, y)
+    for x, y in pairs
+  ]
   positive = _all(iter(verdicts[:_NUM_POINTS]))
   if not positive:
-    return positive
-  # sqrt(x^2) is x for positive x alone: whether that counts isn't told here.
-  return True if all(verdicts) else None
+    return None if _are_of_integers(a, b) else positive
+  # sqrt(x^2) is x for positive x alone: whether that counts isn't told here. But
+  # where neither has a value, as p^m for a negative p, they don't differ.
+  undefined = [x is y is None for x, y in zip(_values_of(a), _values_of(b))]
+  return all(v or u for v, u in zip(verdicts, undefined)) or None
+
+
+@functools.lru_cache(maxsize=512)
+def _values_of(node: Node) -> tuple[Any, ...]:
+  """Returns a formula's value at each point, None where it isn't told."""
+  names = sorted({*_variables(node)})
+  found = []
+  for i in range(2 * _NUM_POINTS if names else 1):
+    try:
+      found.append(values.value_of(node, _point(names, i)))
+    except values.Undefined:
+      found.append(None)
+  return tuple(found if names else found * (2 * _NUM_POINTS))
+
+
+def _are_of_integers(*nodes: Node) -> bool:
+  """Returns whether formulas may hold for integers alone, as cos(2 pi n) = 1."""
+  names = {name for node in nodes for name in _variables(node)}
+  periodic = any(_is_periodic(node) for node in nodes)
+  return bool(periodic and names & {"k", "m", "n"})
+
+
+def _is_periodic(node: Any) -> bool:
+  if not isinstance(node, Node):
+    return False
+  is_one = node.kind == "call" or node == Node("constant", ("i",))
+  return is_one or any(map(_is_periodic, node.parts))
 
 
 def _infinity(node: Node) -> int:
@@ -292,7 +344,10 @@ def _is_linear(relation: reader.Relation, names: Sequence[str]) -> bool:
   zero = dict.fromkeys(names, Fraction(0))
   x, y = _point(names, 0), _point(names, 1)
   both = {name: x[name] + y[name] for name in names}
-  gaps = [_gap(relation, point) for point in (zero, x, y, both)]
+  negative = {name: -x[name] for name in names}
+  points = (zero, x, y, both, negative)
+  gaps = [_gap(relation, point) for point in points]
   if not all(isinstance(gap, Fraction) for gap in gaps):
     return False
-  return gaps[3] - gaps[2] - gaps[1] + gaps[0] == 0
+  at_zero, at_x, at_y, at_both, at_negative = gaps
+  return at_both + at_zero == at_x + at_y and at_x + at_negative == 2 * at_zero

@@ -70,6 +70,11 @@ def test_ways_to_write_one_answer_are_equal_and_share_a_key(group):
       r"\begin{pmatrix}12\end{pmatrix}",
     ),
     ("9" * 99 + "1", "9" * 99 + "2"),
+    ("40, 200", "40,200"),
+    (r"\frac{1}{2}, 40, 200", r"\frac{1}{2}, 40,200"),
+    ("5 square", "5"),
+    ("6.63e-34", "0"),
+    ("3 hours", "3 minutes"),
   ],
 )
 def test_different_answers_differ_both_ways_round(a, b):
