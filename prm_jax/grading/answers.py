@@ -7,6 +7,7 @@ are the same.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 import re
 
@@ -26,16 +27,25 @@ _CLOSES = re.compile(
   re.I,
 )
 
-_ANSWER = r"(?:the[ \t]++)?+(?:(?:final|correct)[ \t]++)?+(?:answer|ans)\b"
+# A tokenizer's name of the end, which some programs leave in a text.
+_END = re.compile(r"(?:<\|[a-z_]{1,30}\|>|</s>|<eos>|<end_of_turn>)\Z")
+_ANSWER = (
+  r"(?:(?:so|thus|hence|therefore|my|and)\b,?[ \t]++)?+(?:the[ \t]++)?+"
+  r"(?:(?:final|correct)[ \t]++)?+(?:answer|ans)\b"
+)
 # What may stand before a label or a heading: marks, not text.
 _MARKS = r"[^\w\n\\$]{0,20}+"
-_FINAL_LINE = re.compile(r"#{4,}+(?![ \t]*+(?:final[ \t]++)?+answer\b)", re.I)
+_FINAL_LINE = re.compile(
+  r"^.*?#{4,}+(?![ \t]*+(?:final[ \t]++)?+answer\b)", re.I | re.M
+)
+# Markdown's headings have as many marks: words over a text.
+_WORDED = re.compile(r"\s*+[*_]*+[A-Za-z]{3,}[^\n]*+\n\s*+\S")
 _HEADING = re.compile(
   rf"^(?=[^\w\n]|.*:|[ \t]*+final){_MARKS}{_ANSWER}{_MARKS}$", re.I | re.M
 )
 _LABEL = re.compile(
   rf"(?:^{_MARKS}|[.!?)\]*][ \t]++{_MARKS}){_ANSWER}[ \t*_]*+(?:is[ \t*_]*+)?+"
-  r"[:\uff1a=][*_]*+(?P<any>[^\n]*+)",
+  r"[:\uff1a=][*_]*+",
   re.I | re.M,
 )
 _LAST_LINE = re.compile(
@@ -43,32 +53,51 @@ _LAST_LINE = re.compile(
   re.I,
 )
 _SENTENCE = re.compile(
+  r"(?<!if the )(?<!if your )(?<!whether the )"
   r"\banswer(?:[ \t]++(?:to|for|of)\b[^.:\n]{1,120}?)?[ \t]++"
-  r"(?:is|equals|would[ \t]++be|should[ \t]++be|must[ \t]++be)\b(?:\s*+[:\uff1a])?+"
+  r"(?:is|equals|(?:would|should|must|will)[ \t]++be)\b(?:\s*+[:\uff1a])?+"
   r"|\u7b54\u6848(?:\u662f|\u4e3a)?+[:\uff1a]?+",
   re.I,
 )
-_SENTENCE_END = re.compile(r"\.[*_]*+\s|\u3002")
 # Where a sentence goes on after its answer.
 _CLAUSE_OR_FORMULA = re.compile(
-  r"\$|\\[()]|,? \(?(?:because|since|which|as (?:required|expected|needed|shown|stated|the"
-  r"|we|it)|so that)\b"
+  r"\$|\\[()]|\.[*_]*+\s|\u3002|,? \(?(?:because|since|which"
+  r"|as (?:required|expected|needed|shown|stated|the|we|it)|so that)\b"
   r"|, (?:so|where|when|if|but|while|meaning|making|giving|given|assuming|not"
   r"|as|after|rounded|and (?:the|we|it|this|that|he|she|they|there|so))\b",
   re.I,
 )
 _ADVERB = re.compile(
-  r"(?:(?:exactly|simply|just|indeed|thus|therefore|then|equal to"
-  r"|approximately|about|around|given by)\b[ \t]*+[:,]?+\s*+)++",
+  r"[\s,]*+(?:(?:exactly|simply|just|indeed|thus|therefore|then|equal to|as follows"
+  r"|approximately|about|around|given by|option|choice)\b[ \t]*+[:,]?+\s*+)*+",
   re.I,
 )
 # "The answer is correct" says something of an answer that stands elsewhere.
 _VERDICT = re.compile(
-  r"\s*+(?:not|in)?\b ?(?:in)?(?:correct|wrong|right|valid|verified|reasonable"
-  r"|consistent|confirmed|clear)\b",
+  r"\s*+(?:not\b|\{"
+  r"|(?:in)?(?:correct|wrong|right|valid|verified|reasonable|consistent"
+  r"|confirmed|clear)(?=\s*+(?:[.,;:!?]|$|and\b|because\b|since\b)))",
+  re.I | re.M,
+)
+# So do these, if an answer is stated elsewhere.
+_ABOUT = re.compile(
+  r"(?:an?|obtained|derived|found|calculated|computed|arrived|based|expressed"
+  r"|written|in (?:the )?(?:form|terms)|of the form|unique|let|let's|let us|to"
+  r"|first|we)\b",
   re.I,
 )
-_HTML = re.compile(r"</?(?:b|i|em|strong|u|code|mark|span|p|br)\s*+/?>", re.I)
+_DISPLAY = re.compile(
+  r"\s*+(?:\$\$[^$]{1,2000}\$\$"
+  r"|\\\[(?:[^\\]|\\(?!\])){1,2000}\\\])"
+)
+_BULLET = re.compile(r"\A(?:[*\u2022]\s++|-\s++(?=[*$\\]))")
+_HTML = re.compile(
+  r"<(b|i|em|strong|u|code|mark|span|p)>([^<]*+)</\1>|<br\s*+/?>", re.I
+)
+# No grader reads half as much.
+_MOST_CHARS = 4_000
+# Nobody says so often of an answer only that it is correct.
+_MOST_TRIES = 100
 _MOST_MARKS = 8  # one within the other, as **`x`**.
 _BOX_PARTS = re.compile(
   r"(?P<box>\\(?:boxed|fbox|framebox)\s*+)(?P<brace>\{)?+|\\.|[{}]", re.S
@@ -112,6 +141,8 @@ def extract(solution: str | Sequence[str]) -> str | None:
   text = solution if isinstance(solution, str) else "\n".join(solution)
   start, end = _after_thinking(text)
   text = text[start:end].rstrip()
+  if ending := _END.search(text, max(0, len(text) - 40)):
+    text = text[: ending.start()].rstrip()
   marked = (
     _from_final_line(text),
     _from_heading(text),
@@ -121,8 +152,10 @@ def extract(solution: str | Sequence[str]) -> str | None:
   # Prose goes on talking ("the answer is correct"), so marks come first.
   prose = (_from_label(text), _from_sentence(text), _from_last_line(text))
   for places in (marked, prose):
-    if any(places):
-      return max(place for place in places if place)[1]
+    known = [place for place in places if place]
+    stated = [place for place in known if not _ABOUT.match(place[1])]
+    if stated or known:
+      return max(stated or known)[1]
   return None
 
 
@@ -145,10 +178,11 @@ def _after_thinking(text: str) -> schema.Span:
 
 def _from_final_line(text):
   """GSM8K's `#### x`."""
-  match = _last(_FINAL_LINE, text)
-  return match and _found(
-    match.start(), _first_line(text[match.end() :]).strip("#")
-  )
+  for match in reversed(list(_FINAL_LINE.finditer(text))):
+    if not _WORDED.match(text, match.end()):
+      line = _line(text, match.end())
+      return _found(match.start(), line.strip("#"))
+  return None
 
 
 def _from_heading(text):
@@ -156,7 +190,10 @@ def _from_heading(text):
   match = _last(_HEADING, text)
   if match is None:
     return None
-  below = text[match.end() :].strip().split("\n\n", 1)[0]
+  below = text[match.end() :].strip()
+  if display := _displayed(below, 0):
+    return _found(match.start(), display)
+  below = _BULLET.sub("", below.split("\n\n", 1)[0], count=1)
   stated = _from_sentence(below)
   return _found(match.start(), stated[1] if stated else below)
 
@@ -171,21 +208,29 @@ def _from_tag(text):
 
 def _from_label(text):
   """A line or sentence `Answer: x`."""
-  for match in reversed(list(_LABEL.finditer(text))):
-    if found := _found(match.start(), _without_clause(match["any"])):
-      return found
-  return None
+  return _last_stated(text, _LABEL)
 
 
 def _from_sentence(text):
   """Math-Shepherd's `The answer is: x`, to the end of clause or sentence."""
-  for match in reversed(list(_SENTENCE.finditer(text))):
+  return _last_stated(text, _SENTENCE)
+
+
+def _last_stated(text, pattern):
+  """Returns what follows the last match, of those that don't only say something."""
+  about = None
+  last = collections.deque(pattern.finditer(text), maxlen=_MOST_TRIES)
+  for match in reversed(last):
     if _VERDICT.match(text, match.end()):
       continue
-    line = _first_line(text[match.end() :])
-    if found := _found(match.start(), _without_clause(line)):
+    adverbs = _ADVERB.match(text, match.end())
+    start = adverbs.end() if adverbs else match.end()
+    answer = _displayed(text, start) or _without_clause(_line(text, start))
+    found = _found(match.start(), answer)
+    if found and not _ABOUT.match(found[1]):
       return found
-  return None
+    about = about or found
+  return about
 
 
 def _from_last_line(text):
@@ -225,15 +270,20 @@ def _last(pattern, text) -> re.Match[str] | None:
   return last
 
 
-def _first_line(text):
-  return text.lstrip().split("\n", 1)[0]
+def _line(text: str, start: int) -> str:
+  """Returns the first line after a place; of a very long one the beginning."""
+  return text[start : start + _MOST_CHARS].lstrip().split("\n", 1)[0]
+
+
+def _displayed(text: str, start: int) -> str | None:
+  """Returns the formula of a display that begins at a place."""
+  match = _DISPLAY.match(text, start)
+  return match and match[0].strip()
 
 
 def _without_clause(line: str) -> str:
-  """Returns a sentence's answer without adverbs before it and a clause after."""
-  line = _SENTENCE_END.split(line.strip().lstrip("* "), maxsplit=1)[0]
-  if adverb := _ADVERB.match(line):
-    line = line[adverb.end() :]
+  """Returns a sentence's answer without the clause and sentences after it."""
+  line = line.strip().lstrip("* ")
   in_dollars = in_brackets = False
   for match in _CLAUSE_OR_FORMULA.finditer(line):
     if match[0] == "$":
@@ -246,7 +296,7 @@ def _without_clause(line: str) -> str:
 
 
 def _found(start, answer):
-  answer = _HTML.sub("", answer)
+  answer = _HTML.sub(lambda match: match[2] or "", answer)
   for _ in range(_MOST_MARKS):
     before = answer
     answer = answer.strip().strip("*`").removesuffix(".")

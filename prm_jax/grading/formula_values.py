@@ -167,6 +167,8 @@ def _power(base: Any, exponent: Any) -> Any:
     if base < 0 and exponent.denominator != 2:
       raise Undefined  # which root?
   if not base:
+    if isinstance(exponent, Fraction) and exponent > 0:
+      return base
     raise Undefined
   x, y = _real(base), _real(exponent)
   is_root = isinstance(exponent, Fraction) and exponent.denominator > 2

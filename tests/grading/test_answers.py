@@ -24,7 +24,8 @@ def forms():
   found = []
   for form, text, answer in rows:
     text = re.fullmatch(r"(`+)(.*)\1", text)[2].replace("\u23ce", "\n")
-    found.append((form, text, None if answer == "none" else answer.strip("`")))
+    answer = answer.strip("`").replace("\u23ce", "\n")
+    found.append((form, text, None if answer == "none" else answer))
   return found
 
 
@@ -64,6 +65,31 @@ def test_each_form_of_the_page_is_read_as_it_says(text, answer):
       "<|channel|>analysis<|message|>\\boxed{4}<|channel|>final<|message|>5",
       None,
     ),
+    ("The answer is:\n\n$$\n42\n$$", "$$\n42\n$$"),
+    ("The final answer is:\n\n\\[\n42\n\\]\nDone.", "\\[\n42\n\\]"),
+    ("**Final Answer**\n\n$$\n\n42\n$$", "$$\n\n42\n$$"),
+    ("The answer is given by\n$$x=5$$", "$$x=5$$"),
+    ("The answer is as follows:\n42", "42"),
+    ("So $\\boxed{9}$.\n\n#### Verification\n9 works.", "9"),
+    ("#### Step 1\n2+2=4\n\nThe answer is 4.", "4"),
+    ("#### Evelyn", "Evelyn"),
+    ("The answer is 42.\n\nNote that the answer is an integer.", "42"),
+    ("The answer is 42. This answer is obtained by adding.", "42"),
+    ("The answer is a circle.", "a circle"),
+    ("The answer is 42\nprint(f'The answer is {x}')", "42"),
+    ("Answer: Let's think. 3+4=7.\nSo the answer is 7.", "7"),
+    ("If the answer is 5, then x = 2.", None),
+    ("The answer is a<b>c", "a<b>c"),
+    ("The answer is $\\text{Mr. Smith}$.", "$\\text{Mr. Smith}$"),
+    ("The answer is right triangle.", "right triangle"),
+    ("The answer is, therefore, 3.", "3"),
+    ("The correct answer is option (B).", "(B)"),
+    ("The answer will be 42.", "42"),
+    ("So the answer: 5.", "5"),
+    ("**Answer:**\n- **42**", "42"),
+    ("# Answer\n- 5", "- 5"),
+    ("Answer: 42</s>", "42"),
+    ("#### 42<|endoftext|>", "42"),
     ("<reasoning>#### 4</reasoning><answer>5</answer>", "5"),
   ],
 )
@@ -129,7 +155,8 @@ def test_what_a_box_holds_is_found(content):
     "answer is ", "answer", " ", "\n", "\\frac{", "$", "1,", "9", "- ", "1/",
     "\\text{", "\\boxed ", "answer is:\n", "*", "cm", "1 ",
     "<think>", "</think>", "<answer>", ". ", ". answer: ", ", because ", "$, since ",
-    "answer is correct ", "answer to ", "**", "<b>", "# ", "A: ",
+    "answer is correct ", "answer to ", "\u7b54\u6848\u3002", "answer is *\n",
+    "the answer is a ", "$$", "\\[", "#### a\n", "</s>", "**", "<b>", "# ", "A: ",
   ],
 )  # fmt: skip
 def test_hostile_text_takes_linear_time(piece):
