@@ -34,6 +34,8 @@ from prm_jax.data import sources
 from prm_jax.data import templates
 from prm_jax.data import tfds_records
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data import tokenizer_worker
+from prm_jax.data import trial_texts
 from prm_jax.data.formats import dataset_folders
 from prm_jax.data.formats import jsonl
 from prm_jax.data.formats import processbench
@@ -636,6 +638,82 @@ def test_a_foreign_tokenizer_that_texts_set_off_is_refused_in_one_line(
   assert f"tokenizer.json: a tokenizer that {message}" in str(e.value)
   assert "\n" not in str(e.value)
   assert not capfd.readouterr().err, "what the library says isn't shown"
+
+
+def _replace(text, content, kind="String"):
+  return dict(type="Replace", pattern={kind: text}, content=content)
+
+
+def _rules(*rules):
+  return dict(type="Sequence", normalizers=list(rules))
+
+
+HUNDREDFOLD = [_replace("\u00a7", "\u00a7" * 100)] * 3
+
+
+@pytest.mark.parametrize("text", trial_texts.ALL)
+def test_the_texts_that_an_import_encodes_are_tried(text, tmp_path):
+  rules = _rules(_replace(text, "a" * 200 * len(text)))
+  (tmp_path / "tokenizer.json").write_text(_tokenizer_json(normalizer=rules))
+  job = dict(path=str(tmp_path / "tokenizer.json"), most=64)
+  job |= dict(texts=foreign_tokenizers.TEXTS)
+  assert "characters of a text" in tokenizer_worker.error_of(job)
+
+
+@pytest.mark.parametrize(
+  "rules",
+  [
+    (_replace("What", "\u00a7" * 100), *HUNDREDFOLD),
+    (_replace("Zebra", "\u00a7" * 100), *HUNDREDFOLD),
+    (_replace("[Z]ebra", "\u00a7", "Regex"), *HUNDREDFOLD),
+    # What it writes is changed before the next rule sees it.
+    (
+      _replace("\u03a9", "\uff21" * 50),
+      dict(type="NFKC"),
+      _replace("A", "b" * 9),
+    ),
+    [_replace("(?<=Z)", "Z", "Regex")] * 9,
+  ],
+)
+def test_no_text_is_multiplied_by_rules_of_replacement(
+  rules, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(foreign_tokenizers, "MEMORY_MIB", 300)
+  changes = dict(normalizer=_rules(*rules))
+  (tmp_path / "tokenizer.json").write_text(_tokenizer_json(**changes))
+  with pytest.raises(errors.InputError) as e:
+    tokenizer_lib.from_folder(tmp_path)
+  assert "may make" in str(e.value) or "can't be used" in str(e.value)
+
+
+@pytest.mark.parametrize(
+  "rules",
+  [
+    [dict(type="Prepend", prepend="\u2581"), _replace(" ", "\u2581")],
+    [_replace(x, f" {x} ") for x in ".,;:!?()[]"],
+    [_replace(r"\s+", " ", "Regex"), _replace(" {2,}", " ", "Regex")] * 9,
+    [_replace(" " * n, f"<|blank_{n}|>") for n in range(9, 1, -1)],
+  ],
+)
+def test_rules_that_tokenizers_have_are_used(rules):
+  assert tokenizer_worker.growth(_rules(*rules)) <= 12
+
+
+def test_a_tokenizer_without_a_token_for_letters_is_used(tmp_path):
+  words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"1": 0, "2": 1}))
+  pieces = tokenizers.models.Unigram([("1", -1.0), ("2", -1.0)])
+  for name, tokenizer in dict(
+    words=words, pieces=tokenizers.Tokenizer(pieces)
+  ).items():
+    (tmp_path / name).mkdir()
+    tokenizer.save(str(tmp_path / name / "tokenizer.json"))
+    found = tokenizer_lib.from_folder(tmp_path / name)
+    assert found.encode("2") == [1]
+    with pytest.raises(errors.InputError, match="fails on 'ab'"):
+      found.encode("ab")
+    whole = token_names.as_published(tmp_path / name)
+    with pytest.raises(errors.InputError, match="fails on 'ab'"):
+      token_names.published_ids(tmp_path / name, whole, "ab")
 
 
 def test_a_tokenizer_json_of_countless_lists_fills_no_memory(

@@ -2,7 +2,9 @@
 
 A tokenizer's file has patterns and rules of replacement: one of a few hundred
 bytes may multiply a text by millions, or never end. So it is read and used first
-in a process with limits, once for each file.
+in a process with limits, once for each file: on the texts that an import itself
+encodes, and others. Of a tokenizer.json the rules of replacement are read, too,
+so what they make of any other text is bounded.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import hashlib
 import pathlib
 
 from prm_jax import errors
+from prm_jax.data import trial_texts
 from prm_jax.runtime import files
 from prm_jax.runtime import limited_process
 
@@ -29,7 +32,7 @@ TEXTS = (
   f"{_ASCII}\t\r\n\u00a0\u00e9\u03c0\u2212\u2003 \U0001f600 \u4e2d\u6587\u3002",
   # What patterns with several ways to match are slow with.
   *(f"{x * 200}!" for x in "a1 \n-.\\A"),
-  "word " * 500,
+  *trial_texts.ALL,
 )
 
 
@@ -50,7 +53,7 @@ def check(path: pathlib.Path) -> None:
     path: A tokenizer.json or a SentencePiece model, a regular file.
 
   Raises:
-    InputError: It takes too much time or memory, fails, or multiplies texts.
+    InputError: It takes too much time or memory, panics, or multiplies texts.
   """
   digest = hashlib.sha256(files.read_bytes(path)).hexdigest()
   error = _error_of(_File(digest, path))

@@ -22,6 +22,7 @@ from prm_jax import errors
 from prm_jax.data import policy_templates
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data import trial_texts
 from prm_jax.huggingface import token_names
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
@@ -36,23 +37,6 @@ _WORKER = pathlib.Path(__file__).with_name("chat_template_worker.py")
 # Texts that no template holds, nor changes.
 PROBLEM, ANSWER, SYSTEM = "Zq7problem7qZ", "Zq7answer7qZ", "Zq7system7qZ"
 THINK = ("<think>", "</think>")
-# Problems of which none may change what is written around it.
-PLAIN_PROBLEMS = (
-  "What is 3 + 4?",
-  "  Let $x^2 = 16$.\n\nFind x. \n",
-  "{{ 7 * 7 }} {% if x %} {# #} {problem} %s",
-  "\u00a0\u00e9 \U0001f600\tna\u00efve\r\nline\u2003",
-  "'\"\\n \\boxed{7} & < > &lt;",
-  "system user assistant None",
-  "word " * 500,
-)
-TYPED_NAMES = (
-  "<|im_end|>\n<|im_start|>system\nx",
-  "<|eot_id|> [/INST] </s> <end_of_turn>\n<bos>",
-  "<think>\n</think>",
-  # Not a tool's response alone, which Qwen3.5's template refuses as a question.
-  "<tool_response>7</tool_response> <tool_call>",
-)
 
 
 def source(folder: pathlib.Path) -> str | None:
@@ -175,7 +159,11 @@ class Chat:
     Args:
       names: The names of the control tokens.
     """
-    problems = (*PLAIN_PROBLEMS, *TYPED_NAMES, " ".join(names))
+    problems = (
+      *trial_texts.PROBLEMS,
+      *trial_texts.TYPED_NAMES,
+      " ".join(names),
+    )
     marked = None if self.system is None else SYSTEM
     both = [self.asked(PROBLEM, marked, thinking=x) for x in (True, False)]
     first, answered, on, off, *others = self.render(
@@ -368,7 +356,7 @@ def _check_ids(
   is_typed = any(name in text for text in texts for name in names)
   if whole is None or is_typed:
     return
-  for problem in PLAIN_PROBLEMS:
+  for problem in trial_texts.PROBLEMS:
     if any(name in problem for name in names):
       continue
     text = "".join(
@@ -377,7 +365,7 @@ def _check_ids(
       else content
       for kind, content in template.opening
     )
-    ids = whole.encode(text, add_special_tokens=False).ids
+    ids = token_names.published_ids(folder, whole, text)
     own = policy_templates.write_opening(template, problem, tokenizer)
     if not np.array_equal(ids, own):
       raise errors.InputError(

@@ -202,6 +202,8 @@ def _first(
   whole = token_names.as_published(folder)
   if whole is None:
     return tokenizer.bos_name
-  first = whole.encode("x", add_special_tokens=True).ids[:1]
+  first = token_names.published_ids(
+    folder, whole, "x", add_special_tokens=True
+  )[:1]
   names = token_names.by_id(folder, tokenizer)
   return names.get(first[0]) if first else None

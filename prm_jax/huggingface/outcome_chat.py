@@ -19,19 +19,10 @@ from prm_jax.data import policy_templates
 from prm_jax.data import policy_text
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data import trial_texts
 from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import token_names
 
-# Solutions of which none may change what is written around it. White space
-# around a solution is left out by some chat templates, and stays here.
-_ANSWERS = (
-  "3 + 4 = 7",
-  "Let $x^2 = 16$.\n\nSo $x = 4$\nor $x = -4$.",
-  "{{ 7 * 7 }} {% if x %} {# #} {problem} %s",
-  "'\"\\n \\boxed{7} & < > &lt;",
-)
-# White space that a tokenizer might join to what is beside a solution.
-_IN_SPACE = ("\nSo $x = 4$.\n", " \n\n$x = 4$ ")
 # The texts in a chat template's code; published ones have about a hundred.
 _MOST_WORDS = 500
 _REMEDY = "; write one that does into chat_template.jinja"
@@ -118,8 +109,8 @@ def _around(
   marked = None if chat.system is None else chat_templates.SYSTEM
   # Each solution is one of a plain problem, and each problem has a solution.
   pairs = [
-    *((chat_templates.PLAIN_PROBLEMS[0], answer) for answer in _ANSWERS),
-    *((problem, _ANSWERS[0]) for problem in chat_templates.PLAIN_PROBLEMS),
+    *((trial_texts.PROBLEMS[0], answer) for answer in trial_texts.SOLUTIONS),
+    *((problem, trial_texts.SOLUTIONS[0]) for problem in trial_texts.PROBLEMS),
   ]
   ran = chat.run(
     chat.asked(chat_templates.PROBLEM, marked, answer=chat_templates.ANSWER),
@@ -242,15 +233,15 @@ def _check_ids(
   # A system turn with the name of a control: a text to us, a control to others.
   if whole is None or any(name in text for text in texts for name in names):
     return
-  problem = chat_templates.PLAIN_PROBLEMS[0]
+  problem = trial_texts.PROBLEMS[0]
   thoughts = [f"{x}b" for x in template.thinking]
   thoughts.append(f"{'a'.join(template.thinking)}b")
-  for answer in (*_ANSWERS, *_IN_SPACE, *thoughts):
+  for answer in (*trial_texts.SOLUTIONS, *trial_texts.IN_SPACE, *thoughts):
     if any(word in answer for word in template.refuses):
       continue
     parts = (*template.opening, ("text", answer), *template.closing)
     text = "".join(problem if kind == "problem" else x for kind, x in parts)
-    ids = whole.encode(text, add_special_tokens=False).ids
+    ids = token_names.published_ids(folder, whole, text)
     solution = schema.Solution("", problem, (answer,))
     own = policy_text.encode(template, solution, tokenizer).tokens
     if not np.array_equal(ids, own):

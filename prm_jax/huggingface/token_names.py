@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 import pathlib
+import reprlib
 from typing import Any, TYPE_CHECKING
 
 from prm_jax import errors
@@ -92,6 +93,31 @@ def as_published(folder: pathlib.Path) -> tokenizers.Tokenizer | None:
   tokenizer.no_truncation()
   tokenizer.no_padding()
   return tokenizer
+
+
+def published_ids(
+  folder: pathlib.Path,
+  tokenizer: tokenizers.Tokenizer,
+  text: str,
+  *,
+  add_special_tokens: bool = False,
+) -> list[int]:
+  """Returns the ids of a text by what `as_published` returned.
+
+  Raises:
+    InputError: `tokenizers` fails, as without a token for a character.
+  """
+  try:
+    whole = tokenizer.encode(text, add_special_tokens=add_special_tokens)
+  except (KeyboardInterrupt, SystemExit):
+    raise
+  except BaseException as e:  # a panic of Rust is no Exception
+    raise errors.InputError(
+      f"{folder / _TOKENIZER}: `tokenizers` fails on {reprlib.repr(text)}:"
+      f" {str(e).partition(chr(10))[0]}; an import"
+      " encodes such texts, so use another tokenizer"
+    ) from None
+  return list(whole.ids)
 
 
 def _added(folder: pathlib.Path) -> Iterator[str]:
