@@ -184,18 +184,8 @@ def _save_adapters(
       " merges the adapters"
     )
   peft_export.check_base(family, model, params, base, source)
-  num_classes = (
-    len(head["score.weight"]) if kind == "TokenClassification" else 0
-  )
-  named = class_names.order(
-    huggingface.read_config(base).raw, num_classes, base
-  )
-  if [*named] != sorted(named):
-    raise errors.InputError(
-      f"{base}: its config.json names the class of right steps first, and the"
-      " adapter's head has it last; export without `base`, which merges the"
-      " adapters"
-    )
+  if kind == "TokenClassification":  # no other head has several classes
+    _check_classes(base, len(head["score.weight"]))
   peft_export.save(
     target,
     family,
@@ -206,6 +196,17 @@ def _save_adapters(
     base_model=base_model,
     dtype=dtype,
   )
+
+
+def _check_classes(base: pathlib.Path, num: int) -> None:
+  """Refuses a base that names its classes in another order than ours."""
+  named = class_names.order(huggingface.read_config(base).raw, num, base)
+  if [*named] != sorted(named):
+    raise errors.InputError(
+      f"{base}: its config.json names the class of right steps first, and the"
+      " adapter's head has it last; export without `base`, which merges the"
+      " adapters"
+    )
 
 
 def _labels(

@@ -124,6 +124,22 @@ def test_adapters_go_out_beside_their_base_and_come_back_to_the_bit(
   assert ("peft.PeftModel.from_pretrained" in card) == (program != "sft")
 
 
+@pytest.mark.parametrize(
+  ("program", "fields"),
+  [("sft", {}), ("orm", dict(outcome_head="linear_no_bias"))],
+)
+def test_names_of_classes_in_a_base_concern_no_head_without_classes(
+  program, fields, base, tmp_path
+):
+  theirs = pathlib.Path(shutil.copytree(base[0], tmp_path / "theirs"))
+  named = files.read_json(theirs / "config.json")
+  named["id2label"] = {"0": "cat", "1": "dog", "2": "neutral"}
+  files.write_json(theirs / "config.json", named)
+  ours = _adapted(tmp_path / "ours", base, program, **fields)
+  export_model.export_folder(ours, tmp_path / "out", base=theirs)
+  assert (tmp_path / "out" / peft_adapters.WEIGHTS).exists()
+
+
 # --- What is refused --------------------------------------------------------
 
 
