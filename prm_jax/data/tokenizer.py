@@ -10,6 +10,7 @@ without them can still train on and score ids.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
 import hashlib
 import io
 import itertools
@@ -271,7 +272,7 @@ class HuggingFace:
     unknown = spec["model"].get("unk_token")
     names = {t["content"] for t in added if t["content"].strip()} - {unknown}
     untypable = {vocabulary[name] for name in names}
-    self._kept = _kept(spec, vocabulary)
+    self._kept = _kept(spec)
     self._controls = frozenset(ids)
     self._untypable = untypable - {spec["model"].get("unk_id")} | self._controls
 
@@ -312,9 +313,9 @@ class HuggingFace:
     if self._kept is None:
       return
     text = text.encode("utf-8", "replace").decode()
-    if self._symbols(text) <= self._kept:
+    if all(map(self._kept.has, self._symbols(text))):
       return
-    single = [x for x in text if not self._symbols(x) <= self._kept]
+    single = [x for x in text if not all(map(self._kept.has, self._symbols(x)))]
     raise errors.InputError(
       f"{self._path}: has no token for"
       f" {ascii(single[0]) if single else 'a character'} in"
@@ -392,9 +393,29 @@ class HuggingFace:
     )
 
 
-def _kept(
-  spec: Mapping[str, Any], vocabulary: Mapping[str, int]
-) -> frozenset[str] | None:
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+  """The only characters that a tokenizer doesn't leave out.
+
+  Attributes:
+    characters: Those with a token of their own.
+    of_bytes: The bytes with a token: a character of these alone is kept, too.
+    around: What the model writes around a character that it looks up.
+  """
+
+  characters: frozenset[str]
+  of_bytes: frozenset[int]
+  around: tuple[str, str]
+
+  def has(self, character: str) -> bool:
+    if character in self.characters:
+      return True
+    inside, last = self.around
+    looked_up = f"{inside}{character}{last}".encode("utf-8", "replace")
+    return self.of_bytes.issuperset(looked_up)
+
+
+def _kept(spec: Mapping[str, Any]) -> _Kept | None:
   """Returns the only characters that a tokenizer.json doesn't leave out.
 
   None if it leaves none out: it has an id for unknown ones, or for every byte.
@@ -404,19 +425,28 @@ def _kept(
   model = spec["model"]
   if model.get("type", "BPE") != "BPE":
     return None
-  if model.get("unk_token") is not None or model.get("byte_fallback"):
+  if model.get("unk_token") is not None:
     return None
-  if {*pre_tokenizers.ByteLevel.alphabet()} <= vocabulary.keys():
+  # Of the added tokens, a text yields those that aren't special: white space.
+  added = spec.get("added_tokens", ())
+  own = {t["content"] for t in added if not t["special"]}
+  vocabulary = own | model["vocab"].keys()
+  if {*pre_tokenizers.ByteLevel.alphabet()} <= vocabulary:
+    return None
+  of_bytes: Iterable[int] = range(256) if model.get("byte_fallback") else ()
+  of_bytes = {x for x in of_bytes if f"<0x{x:02X}>" in model["vocab"]}
+  if len(of_bytes) == 256:
     return None
   # Inside a word and at its end a character may have a name of its own.
   inside = model.get("continuing_subword_prefix") or ""
   last = model.get("end_of_word_suffix") or ""
-  return frozenset(
+  characters = frozenset(
     x
     for name in vocabulary
     if len(x := name.removeprefix(inside).removesuffix(last)) == 1
-    and {x, inside + x, x + last, inside + x + last} <= vocabulary.keys()
+    and {x, inside + x, x + last, inside + x + last} <= vocabulary
   )
+  return _Kept(characters, frozenset(of_bytes), (inside, last))
 
 
 def load(folder: pathlib.Path, spec: Mapping[str, Any]) -> Tokenizer:

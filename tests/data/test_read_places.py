@@ -317,6 +317,36 @@ def test_a_character_has_a_token_only_in_the_form_that_is_looked_up(
     tokenizer.encode_with_spans("ab")
 
 
+@pytest.mark.parametrize("num_bytes", [0, 255, 256])
+def test_bytes_stand_for_characters_only_if_they_have_tokens(num_bytes):
+  names = [*"ab1 ", *(f"<0x{x:02X}>" for x in range(num_bytes))]
+  model = tokenizers.models.BPE(
+    vocab={x: i for i, x in enumerate(names)}, merges=[], byte_fallback=True
+  )
+  tokenizer = tokenizer_lib.HuggingFace(tokenizers.Tokenizer(model).to_str())
+  assert tokenizer.encode_with_spans("ab 1")[1][1] == (1, 2)
+  if num_bytes:
+    ids, spans = tokenizer.encode_with_spans("azb 1")
+    assert (ids[1], spans[2]) == (names.index("<0x7A>"), (2, 3))
+    return
+  with pytest.raises(errors.InputError, match="no token for 'z'"):
+    tokenizer.encode_with_spans("azb 1")
+
+
+def test_the_name_of_an_added_token_is_no_token_of_a_text():
+  model = tokenizers.models.BPE(vocab=dict(a=0, b=1), merges=[])
+  spec = json.loads(tokenizers.Tokenizer(model).to_str())
+  token = dict(single_word=False, lstrip=False, rstrip=False, normalized=False)
+  spec["added_tokens"] = [
+    dict(token, id=2, content="\u20ac", special=True),
+    dict(token, id=3, content=" ", special=False),
+  ]
+  tokenizer = tokenizer_lib.HuggingFace(json.dumps(spec))
+  assert tokenizer.encode_with_spans("a b")[1] == [(0, 1), (1, 2), (2, 3)]
+  with pytest.raises(errors.InputError, match=r"no token for '\\u20ac'"):
+    tokenizer.encode_with_spans("a\u20acb")
+
+
 @pytest.mark.real_weights
 def test_real_tokenizers_say_the_place_of_every_token(real_weights):
   text = (
