@@ -6,7 +6,9 @@ Ours run from bad to good. Others name theirs in `id2label`, in either order.
 from __future__ import annotations
 
 from collections.abc import Mapping
+import json
 import pathlib
+import re
 import reprlib
 from typing import Any
 
@@ -15,16 +17,17 @@ from prm_jax import errors
 _BAD = frozenset(
   [
     *("bad", "incorrect", "wrong", "negative", "neg", "false", "no", "invalid"),
-    *("error", "incorrect step", "not correct", "-", "-1", "0"),
+    *("error", "incorrect step", "step incorrect", "not correct"),
+    *("-", "-1", "0"),
   ]
 )
 _GOOD = frozenset(
   [
     *("good", "correct", "right", "positive", "pos", "true", "yes", "valid"),
-    *("ok", "no error", "correct step", "+", "+1", "1"),
+    *("ok", "no error", "correct step", "step correct", "+", "+1", "1"),
   ]
 )
-# Of a head of three classes. "0" is the bad one of two.
+# Of a head of three classes. "0" is the bad one of two, and between -1 and 1.
 _BETWEEN = "neutral"
 
 
@@ -70,7 +73,7 @@ def order(
       source, f"names {len(names)} classes, and the score head has {num}", num
     )
   said = f"calls the classes {', '.join(map(reprlib.repr, names))}"
-  ranks = [_rank(name) for name in names]
+  ranks = [_rank(name, num) for name in names]
   if num == 1:
     if ranks[0] == -1:
       raise _refused(source, f"{said}: a high score would be a bad one", num)
@@ -81,9 +84,12 @@ def order(
   return tuple(sorted(usual, key=lambda i: ranks[i] or 0))
 
 
-def _rank(name: str) -> int | None:
-  """Returns -1 for a bad class, 1 for a good one; None if the name says neither."""
-  plain = " ".join(name.lower().replace("_", " ").split())
+def _rank(name: str, num: int) -> int | None:
+  """Returns -1 for a bad class of so many, 1 for a good one; None for others."""
+  plain = re.sub(r"(?<=\w)-(?=\w)", " ", name.lower().replace("_", " "))
+  plain = " ".join(plain.split()).removesuffix(".0").rstrip(".")
+  if num == 3 and plain == "0":
+    return 0
   if plain in _BAD:
     return -1
   if plain in _GOOD:
@@ -121,6 +127,11 @@ def _in_order(
   if field == "label2id":
     names = {str(i): name for name, i in names.items()}
   wanted = [str(i) for i in range(len(labels))] if names else []
+  # JSON's own false and true, 0 and 1 are as their texts, which keys are.
+  names = {
+    i: json.dumps(name) if isinstance(name, (bool, int, float)) else name
+    for i, name in names.items()
+  }
   are_texts = all(isinstance(name, str) for name in names.values())
   if not names or sorted(names) != sorted(wanted) or not are_texts:
     raise errors.InputError(

@@ -21,13 +21,16 @@ PAIRS = [
   *(("incorrect", "correct"), ("negative", "positive"), ("bad", "good")),
   *(("-", "+"), ("wrong", "right"), ("false", "true"), ("0", "1")),
   *(("No", "Yes"), (" NEGATIVE", "POSITIVE "), ("incorrect_step", "correct")),
+  *(("step_incorrect", "step_correct"), ("error", "no-error"), ("-1", "1")),
+  *(("Incorrect.", "Correct."), (False, True), (0, 1), (-1, 1), (0.0, 1.0)),
 ]
 
 
 def _labels(*names):
   return dict(
     id2label={str(i): name for i, name in enumerate(names)},
-    label2id={name: i for i, name in enumerate(names)},
+    # As JSON has them, false and 0 among them.
+    label2id=json.loads(json.dumps({x: i for i, x in enumerate(names)})),
   )
 
 
@@ -55,6 +58,10 @@ def test_without_names_the_last_class_is_good(num, tmp_path):
   assert class_names.order(_labels("quality"), 1, tmp_path) == (0,)
   three = _labels("good", "bad", "neutral")
   assert class_names.order(three, 3, tmp_path) == (1, 2, 0)
+  for names in (("-1", "0", "1"), (-1, 0, 1)):  # PRM800K's
+    assert class_names.order(_labels(*names), 3, tmp_path) == (0, 1, 2)
+    turned = _labels(*names[::-1])
+    assert class_names.order(turned, 3, tmp_path) == (2, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +69,9 @@ def test_without_names_the_last_class_is_good(num, tmp_path):
   [
     (_labels("LABEL_1", "LABEL_0"), 2, "doesn't say which is right"),
     (_labels("a", "b"), 2, "doesn't say which is right"),
+    (_labels("rejected", "chosen"), 2, "doesn't say which is right"),
+    (_labels("-1", "0"), 2, "doesn't say which is right"),
+    (_labels(0, 1, 2), 3, "doesn't say which is right"),
     (_labels("good", "correct"), 2, "doesn't say which is right"),
     (_labels("neutral", "good"), 2, "doesn't say which is right"),
     (dict(id2label={"0": "bad", "1": "good", "2": "ok"}), 3, "which is right"),
