@@ -78,8 +78,9 @@ def read(
 ) -> tuple[Head, list[str]]:
   """Returns a head's parameters, and the names of their tensors.
 
-  Its classes are put into our order, from bad to good. An outcome head has one logit. Where two are published, as in our own exports,
-  it is their difference, in float32.
+  Its classes are put into our order, from bad to good. An outcome head has one
+  logit. Where two are published, as in our own exports, it is their difference,
+  in float32.
 
   Args:
     kind: The kind of published head.

@@ -199,7 +199,8 @@ def keep_records(
 ) -> tuple[list[dict[str, Any]], int]:
   """Drops the records of a file that don't hold, and a torn last line.
 
-  Damaged lines, and records of metrics that are there twice, are appended to NAME.damaged.jsonl. Both are reported.
+  Damaged lines, and records of metrics that are there twice, are appended to
+  NAME.damaged.jsonl. Both are reported.
 
   Returns:
     The records that are kept, and the number of those that were dropped.
