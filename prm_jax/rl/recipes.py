@@ -105,12 +105,12 @@ PRIME = Recipe(
   LossConfig(kind="ppo"),
 )
 
-# PURE's soft form (Cheng et al. 2025, arXiv 2504.15275) with the baseline of its
-# first released code, on OpenRLHF: a step's reward r = 2 p - 1 is weighted by
-# softmax(-r / 0.1) over the solution's steps, and a token's return is the sum of
-# these of its and later steps, less the others' sum per token times the tokens,
-# plus an outcome compared on its own. As T tends to 0 it pays the minimum up to
-# the worst step, and 0 after that.
+# PURE's soft form (Cheng et al. 2025, arXiv 2504.15275) with the baseline of
+# its first released code, on OpenRLHF: a step's reward r = 2 p - 1 is weighted
+# by softmax(-r / 0.1) over the solution's steps, and a token's return is the sum
+# of these of its and later steps, less the others' sum per token times the
+# tokens, plus an outcome compared on its own. As T tends to 0 it pays the
+# minimum up to the worst step, and 0 after that.
 # It isn't bit for bit the released code, which gives the separators of steps
 # neither return nor loss: ours puts a step's reward on the token that closes
 # it, which learns too.
