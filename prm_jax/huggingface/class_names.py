@@ -85,7 +85,7 @@ def order(
 
 
 def _rank(name: str, num: int) -> int | None:
-  """Returns -1 for a bad class of so many, 1 for a good one; None for others."""
+  """Returns -1 for a bad class of so many, 1 for a good one; else None."""
   plain = re.sub(r"(?<=\w)-(?=\w)", " ", name.lower().replace("_", " "))
   plain = " ".join(plain.split()).removesuffix(".0").rstrip(".")
   if num == 3 and plain == "0":

@@ -142,8 +142,9 @@ def _changed(
   """Returns the words that a chat template doesn't write as they are.
 
   A template changes what a text holds only if it looks for it, as Qwen3's looks
-  for </think> to move a model's reasoning. What it looks for is a text in its
-  code: so a problem and a solution are rendered with each of them.
+  for </think> to move a model's reasoning. What it looks for is mostly a text in
+  its code: so a problem and a solution are rendered with each of them, in other
+  letters' cases, too. White space is tried within a text alone.
 
   Args:
     chat: The chat template.
@@ -154,6 +155,7 @@ def _changed(
   Raises:
     InputError: The template has too many texts, or changes several together.
   """
+  blank = [(x, f"a{x}b") for x in words if x and not x.strip()]
   words = tuple(
     x for x in dict.fromkeys((*words, *chat_templates.THINK)) if x.strip()
   )
@@ -162,8 +164,17 @@ def _changed(
       f"has {len(words):,} texts in its code; expected {_MOST_WORDS:,} at most"
     )
   single = [(x.strip(), text) for x in words for text in _holding(x)]
-  if not _differ(chat, [*single, *_together(words)], opening, closing):
+  single += blank
+  cases = {x: ys for x in words if (ys := _cases(x))}
+  joined = [(x, "a".join([*ys, ys[0]]).strip()) for x, ys in cases.items()]
+  # Two runs, of which each may write so many characters.
+  met = _differ(chat, joined, opening, closing)
+  if not met and not _differ(
+    chat, [*single, *_together(words)], opening, closing
+  ):
     return ()
+  others = [y for x in cases if x in met for y in cases[x]]
+  single += [(y.strip(), text) for y in others for text in _holding(y)]
   changed = _least(_differ(chat, single, opening, closing))
   kept = [x for x in words if not any(y in x for y in changed)]
   together = _differ(chat, _together(kept), opening, closing)
@@ -177,6 +188,12 @@ def _together(words: Sequence[str]) -> list[tuple[str, str]]:
   pairs = itertools.product(words, words)
   blocks = [(x, f"{x}a{y}") for x, y in pairs if y == f"</{x[1:]}"]
   return [("", "a".join(["", *words, ""])), *blocks]
+
+
+def _cases(word: str) -> list[str]:
+  """Returns a word in the other cases of letters that texts have."""
+  cases = (word.upper(), word.title(), word.capitalize(), word.lower())
+  return [x for x in dict.fromkeys(cases) if x != word]
 
 
 def _holding(word: str) -> list[str]:

@@ -425,6 +425,31 @@ def test_any_word_that_a_chat_template_looks_for_is_refused(
   assert template.refuses == (word,)
 
 
+@pytest.mark.parametrize(
+  ("content", "words"),
+  [
+    ("m.content | replace('\\n\\n\\n', '\\n\\n')", ("\n\n\n",)),
+    (
+      "('' if 'so it is' in m.content.lower() else m.content)",
+      ("SO IT IS", "So It Is", "So it is", "so it is"),
+    ),
+    (
+      "('' if m.content.upper().startswith('SO') else m.content)",
+      ("SO", "So", "so"),
+    ),
+  ],
+)
+def test_white_space_and_words_in_any_case_are_looked_for_too(
+  content, words, tmp_path
+):
+  chat = policy_folders.QWEN3.replace("m.content", content)
+  theirs = _theirs(tmp_path / "hf", chat=chat)
+  template = outcome_chat.template(
+    theirs, tokenizer_lib.from_folder(theirs), pad=None
+  )
+  assert template.refuses == words
+
+
 def test_words_that_change_a_text_only_together_refuse_the_folder(tmp_path):
   chat = policy_folders.QWEN3.replace(
     "m.content",
