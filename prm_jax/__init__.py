@@ -67,6 +67,10 @@ _HOMES = dict(
 __all__ = ["__version__", *_HOMES]
 
 
+# It notices the forks that follow, and imports no jax.
+importlib.import_module("prm_jax.runtime.forks")
+
+
 def __getattr__(name: str) -> Any:
   if name not in _HOMES:
     raise AttributeError(f"module 'prm_jax' has no attribute {name!r}")

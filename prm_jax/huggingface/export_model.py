@@ -41,6 +41,7 @@ from prm_jax.models import config as model_config
 from prm_jax.models import lora
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
+from prm_jax.runtime import forks
 from prm_jax.training import programs
 
 _CARD = card_fields.NAME
@@ -77,6 +78,7 @@ def export_folder(
       in a published architecture, a number doesn't fit the dtype, or the target
       isn't empty.
   """
+  forks.check()
   import_model.check_new(target)
   origin_digests.check(source / import_model.ORIGIN)
   description = model_json.read_description(source)

@@ -29,6 +29,7 @@ from prm_jax.huggingface import recognise
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
+from prm_jax.runtime import forks
 
 ORIGIN = "origin"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "prm_jax.json")
@@ -94,6 +95,7 @@ def import_folder(
     InputError: A file is missing or damaged, a number isn't finite, the model
       or its head isn't supported, or the target isn't empty.
   """
+  forks.check()
   check_new(target)
   if dtype is not None:
     checks.check_choice("dtype", dtype, ("float32",))
