@@ -8,7 +8,7 @@ come at the place of its first solution. So a run that is killed and started
 again writes the same bytes as one that wasn't.
 
 Each line ends in its digest. A damaged line stays in the file and isn't used:
-its batch is labelled again, and no other.
+its batch is labelled again, and no other. Of equal lines one is used.
 
 The lock is that of runtime/locks.py, on the journal itself.
 """
@@ -226,8 +226,8 @@ def finish(
       stays as it is.
   """
   labelled, ids = [], set[str]()
-  for number, _, batch in _batches_of(journal.path, journal.fd):
-    if batch is not None:
+  for number, _, batch, is_again in _batches_of(journal.path, journal.fd):
+    if batch is not None and not is_again:
       ids.update(batch["ids"])
       labelled += [
         jsonl.solution_from_record(record, f"{journal.path}:{number}")
@@ -304,12 +304,13 @@ def _lines(path: pathlib.Path, fd: int) -> Iterator[bytes]:
 
 def _batches_of(
   path: pathlib.Path, fd: int
-) -> Iterator[tuple[int, int, dict[str, Any] | None]]:
-  """Yields line number, where the line ends, and batch, None if damaged.
+) -> Iterator[tuple[int, int, dict[str, Any] | None, bool]]:
+  """Yields line number, where the line ends, batch, whether it came before.
 
-  A torn last line is left out: each is on disk before the next one begins.
+  The batch of a damaged line is None. A torn last line is left out: each is on disk before the next one begins.
   """
   end = 0
+  seen: set[bytes] = set()
   for line in checked_lines.scan(_lines(path, fd)):
     if line.is_torn:
       return
@@ -317,7 +318,9 @@ def _batches_of(
     if line.number > 1:
       batch = line.record
       whole = batch is not None and _is_batch(batch)
-      yield line.number, end, batch if whole else None
+      content = hashlib.sha256(line.content).digest()
+      yield line.number, end, batch if whole else None, content in seen
+      seen.add(content)
 
 
 def _is_batch(record: Mapping[str, Any]) -> bool:
@@ -341,20 +344,28 @@ def _scan(
   end = len(head.content) if head and not head.is_torn else 0
   ids: set[str] = set()
   work: Counter[str] = Counter()
-  damaged = []
-  for number, batch_end, batch in _batches_of(path, fd):
+  damaged, again = [], []
+  for number, batch_end, batch, is_again in _batches_of(path, fd):
     end = batch_end
     if batch is None:
       damaged.append(number)
+      continue
+    if is_again:
+      again.append(number)
       continue
     work.update(batch["work"])
     for id_ in batch["ids"]:
       if id_ in ids or id_ not in known:
         raise errors.InputError(
           f"{path}:{number}: solution {id_!r} is there twice or isn't of the"
-          " input; give `fresh=True` to start over"
+          " input; take this line out, or give `fresh=True` to start over"
         )
       ids.add(id_)
+  if again:
+    _logger.warning(
+      f"{path}:{checked_lines.named(again)}: WARNING: there twice, word for"
+      " word, and used once"
+    )
   return frozenset(ids), dict(work), end, tuple(damaged)
 
 

@@ -199,8 +199,8 @@ def keep_records(
 ) -> tuple[list[dict[str, Any]], int]:
   """Drops the records of a file that don't hold, and a torn last line.
 
-  Damaged lines, and records of metrics that are there twice, are appended to
-  NAME.damaged.jsonl. Both are reported.
+  Damaged lines, and records of metrics that `checked_lines.read_metrics` would
+  refuse, are appended to NAME.damaged.jsonl. Both are reported.
 
   Returns:
     The records that are kept, and the number of those that were dropped.
@@ -211,7 +211,8 @@ def keep_records(
     return [], 0
   kept: list[dict[str, Any]] = []
   content, damaged = [], []
-  keys = set()
+  keys: set[tuple[str, int]] = set()
+  last = -math.inf
   dropped = 0
   read = path.read_bytes() if path.exists() else b""
   for line in checked_lines.scan(io.BytesIO(read)):
@@ -224,10 +225,12 @@ def keep_records(
       damaged.append(line)
     elif wanted:
       key = checked_lines.metrics_key(line.record)
-      if key is not None and key in keys:
-        damaged.append(line)
-        continue
-      keys.add(key)
+      if key is not None:
+        if key in keys or key[1] < last:
+          damaged.append(line)
+          continue
+        keys.add(key)
+        last = key[1]
       kept.append(line.record)
       content.append(line.content)
     else:

@@ -22,6 +22,7 @@ from prm_jax import schema
 from prm_jax.data.formats import jsonl
 from prm_jax.labelling import journal
 from prm_jax.labelling import shards
+from prm_jax.runtime import checked_lines
 
 # Solutions of a problem are apart from each other, and uneven in number.
 SOLUTIONS = [
@@ -364,8 +365,8 @@ def test_whatever_lines_are_lost_their_batches_come_again_as_they_were(
   assert again == [batches[i] for i in sorted(lost)]
 
 
-def test_a_lost_batch_is_labelled_again_and_a_repeated_one_refused(
-  expected, tmp_path
+def test_a_lost_batch_is_labelled_again_and_a_repeated_one_used_once(
+  expected, tmp_path, caplog
 ):
   output = tmp_path / "out.jsonl"
   _run(output)
@@ -376,8 +377,26 @@ def test_a_lost_batch_is_labelled_again_and_a_repeated_one_refused(
   work, _ = _run(output, label=_label_and_note(asked))
   assert asked == json.loads(lines[2])["ids"]
   assert (output.read_bytes(), work) == expected
-  path.write_bytes(b"".join([*lines, lines[2]]))
-  _refused(f"{path}:{len(lines) + 1}: solution", "twice", output=output)
+  path.write_bytes(b"".join([*lines[:3], lines[2], *lines[3:]]))
+  asked.clear()
+  caplog.clear()
+  work, _ = _run(output, label=_label_and_note(asked))
+  assert not asked
+  assert (output.read_bytes(), work) == expected
+  (message,) = [m for m in caplog.messages if "WARNING" in m]
+  assert message.startswith(f"{path}:4: WARNING: there twice")
+
+
+def test_two_different_lines_of_one_batch_are_refused(tmp_path):
+  output = tmp_path / "out.jsonl"
+  _run(output)
+  path = journal.path_of(output)
+  lines = path.read_bytes().splitlines(keepends=True)
+  batch = {k: v for k, v in json.loads(lines[2]).items() if k != "crc32"}
+  other = checked_lines.line_of(json.dumps(batch | dict(work={"tokens": 1})))
+  path.write_bytes(b"".join([*lines, other.encode()]))
+  where = f"{path}:{len(lines) + 1}: solution"
+  _refused(where, "line out", output=output)
 
 
 def test_a_damaged_first_line_is_refused_unless_fresh(expected, tmp_path):

@@ -70,6 +70,14 @@ def test_a_record_that_is_there_twice_is_set_aside(tmp_path, caplog):
   assert message.startswith(f"{path}:3, 4: WARNING: damaged;")
 
 
+def test_what_a_resumed_run_keeps_its_readers_take(tmp_path):
+  path = tmp_path / "metrics.jsonl"
+  lines = _write(path, [1, 3, 2, 4])
+  assert _kept(path) == ([1, 3, 4], 0)
+  assert len(list(checked_lines.read_metrics(path))) == 3
+  assert (tmp_path / "metrics.damaged.jsonl").read_bytes() == lines[2]
+
+
 @pytest.mark.parametrize(
   "read",
   [
