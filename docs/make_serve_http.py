@@ -33,7 +33,7 @@ _CLIENTS = """
 
 - **A score is a probability**: P(correct so far) for a PRM. `use_activation` doesn't change that; verl always sends `false`.
 - **An aggregate makes step scores a solution's score**: the model's own, or that of the address, such as `/get_reward?aggregate=min` ({aggregates}).
-- **A query parameter that the route doesn't take is refused**, on every route: on `/v1/prm/score` `aggregate` and `model` are fields of the body.
+- **A query parameter that the route doesn't take is refused** by every POST: on `/v1/prm/score` `aggregate` and `model` are fields of the body. A GET reads none, so a probe may add what it wants.
 - **A field that isn't known is refused**, except in messages and in `/verify`. So is one that would change a score, such as `truncate_prompt_tokens`.
 - **The model** is that of `model`, where a form has it, else the first.
 - **What isn't a checkpoint** ([serve.md](serve.md#what-isnt-a-checkpoint)) counts no tokens: `num_tokens`, `prompt_tokens` and the like are 0. It reads texts if the server has `--segmenter`, as does a checkpoint that records no segmenter, and the chats that "any other model" reads below.
@@ -46,7 +46,7 @@ A text with a problem and a response in it must be a *rendered chat*: what a cha
 
 - A model whose encoding is a policy's template (`encoding.template = "policy"`) reads the text of that template alone, its system turn included.
 - Any other model reads the published chats of Qwen, Llama 3, Mistral and Gemma (those of [policies.md](policies.md)), with any system turn. It puts the problem into its own form, without that turn. The first token, such as `<|begin_of_text|>`, may be missing.
-- **Marks end steps.** Clients of Qwen2.5-Math-PRM write `<extra_0>` after each step, those of Math-Shepherd ` ки` at the end of each step's line. Every model reads these marks in a response, also in pairs and messages: each one ends a step, whoever wrote it, and `/pooling` returns a row for each. A text after the last mark gets status 400. Without marks, the model's segmenter cuts the response.
+- **Marks end steps.** Clients of Qwen2.5-Math-PRM write `<extra_0>` after each step, those of Math-Shepherd ` ки` at the end of each step's line. On these clients' routes every model reads these marks in a response, also in pairs and messages: each one ends a step, whoever wrote it, and `/pooling` returns a row for each. A text after the last mark, and a mark with no text before it, get status 400. `POST /v1/prm/score` takes them as text. Without marks, the model's segmenter cuts the response.
 - The text may end with the name of a token that ends a turn, and a line break after it. They are no part of the response.
 
 It is read only if no other problem and response would be written as the same text. A problem or a response that holds the name of a control token of the template, several turns, a system turn of a template that isn't the model's, and text without a chat get status 400, never a score. `POST /v1/prm/score` takes problem and response apart, and any text in them.

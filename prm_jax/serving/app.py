@@ -353,6 +353,8 @@ def _check_address(request: requests.Request, route: fields.Route) -> None:
     RefusedError: It asks for something else, for something twice, or for an
       aggregate that there isn't.
   """
+  if route.method == "GET":
+    return  # It reads nothing, and probes add what they want.
   asked: set[str] = set()
   for name, value in request.query_params.multi_items():
     if name not in route.queries:

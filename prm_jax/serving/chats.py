@@ -39,8 +39,9 @@ _ANY = "\x00"
 # How most chats that aren't known here name their control tokens.
 _CONTROL = re.compile(r"<[|｜][\w▁ ]+[|｜]>|<\|\w+>|<\w+\|>")
 # What is written after each step for Qwen's reward models, and for
-# Math-Shepherd's: there at the end of a line, as its letters are in words, too.
-_MARKS = r"<extra_0>| ки(?:\n|\Z)"
+# Math-Shepherd's: there a word at the end of a line, as its letters are in words,
+# too.
+_MARKS = r"<extra_0>|(?:\s|(?<=\n)|\A)ки[ \t]*(?:\r?\n|\Z)"
 
 
 class Turns(NamedTuple):
@@ -165,7 +166,8 @@ class Reader:
       where: The field that it is in, for errors.
 
     Raises:
-      RefusedError: It has marks, but none after the last step.
+      RefusedError: It has marks, but none after the last step, or two with no
+        step between them.
     """
     own = f"{re.escape(self.mark)}|" if self.mark else ""
     marks = re.compile(own + _MARKS)
@@ -179,6 +181,13 @@ class Reader:
         " write it after each, or send steps to /v1/prm/score",
         where,
       )
+    for i, step in enumerate(steps):
+      if not step.strip():
+        raise refusals.invalid(
+          f"step {i} (from 0) is empty: there is no text before its mark"
+          f" {mark[0].strip()!r}; leave the mark out",
+          where,
+        )
     return tuple(steps if self.mark else (step.strip() for step in steps))
 
   def _response(self, text: str) -> str:

@@ -184,8 +184,8 @@ def _statuses(route: fields.Route) -> Iterable[int]:
   if route.request is not None:
     return STATUSES
   if route.is_open:
-    return (400, 503) if route is READY else (400,)
-  return (400, 401)
+    return (503,) if route is READY else ()
+  return (401,)
 
 
 _REFERENCE = {"$ref": "#/components/schemas/Error"}

@@ -200,8 +200,28 @@ def test_letters_are_a_mark_at_the_end_of_a_line_alone():
   read = chats.reader(None).read_steps
   assert read("So 4. ки\nAnswer 4 ки", "x") == ("So 4.", "Answer 4")
   assert read("So 4. ки\nAnswer 4 ки\n", "x") == ("So 4.", "Answer 4")
-  for text in ("Ошибки\nнет", " ки нет", "ки\n", RESPONSE, ""):
+  for end in ("\r\n", " \n", " \r\n", "\n\n"):
+    assert read(f"a ки{end}b ки{end}", "x") == ("a", "b")
+  assert read("a\nки\nb\r\nки\r\n", "x") == ("a", "b")
+  for text in ("Ошибки\nнет", " ки нет", "Ошибки ", RESPONSE, ""):
     assert read(text, "x") is None
+
+
+@pytest.mark.parametrize(
+  ("text", "number"),
+  [
+    ("a<extra_0><extra_0>", 1),
+    ("<extra_0>a<extra_0>", 0),
+    ("a<extra_0> \n<extra_0>b<extra_0>", 1),
+    ("a ки\nки\n", 1),
+    ("ки\n", 0),
+  ],
+)
+@pytest.mark.parametrize("template", [None, templates.qwen_prm()])
+def test_a_mark_without_a_step_before_it_is_refused(text, number, template):
+  read = chats.reader(template).read_steps
+  with pytest.raises(refusals.RefusedError, match=f"step {number} .*empty"):
+    read(text, "x")
 
 
 def test_a_prompt_without_a_chat_is_the_problem_itself():

@@ -274,13 +274,23 @@ def test_a_mark_after_each_step_gets_the_scores_of_these_steps(
 
 
 @pytest.mark.parametrize(
-  ("method", "path"), [(x.method, x.path) for x in routes.ALL]
+  ("method", "path"),
+  [(x.method, x.path) for x in routes.ALL if x.method != "GET"],
 )
-def test_no_route_ignores_a_query_parameter(running, method, path):
+def test_no_route_that_reads_ignores_a_query_parameter(running, method, path):
   for query in ("x=1", "x", "aggregate=min&x=", "temperature=0&model=tiny"):
     status, reply, _ = running.ask(method, f"{path}?{query}", b"{}", {})
     assert status == 400, reply
     assert "query parameter" in reply["error"]["message"]
+
+
+@pytest.mark.parametrize(
+  "path", [x.path for x in routes.ALL if x.method == "GET"]
+)
+def test_a_probe_may_add_what_it_wants_to_an_address(running, path):
+  expected = running.ask("GET", path, b"", {})[0]
+  assert expected in (200, 503)
+  assert running.ask("GET", f"{path}?probe=1&x", b"", {})[0] == expected
 
 
 def test_our_own_route_takes_its_fields_in_the_body_alone(running):
