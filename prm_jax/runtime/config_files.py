@@ -65,7 +65,7 @@ def filled(
     config: what the file returns.
     path: of the file, for errors.
     overrides: "field.of.config=value" each; null or None where the field's
-      type has None.
+      type has None. Either makes another text empty.
     expected: what the config is checked against; fields that it leaves out get
       their defaults, so that they can be listed, overridden and saved like the
       others.
@@ -386,6 +386,9 @@ def _parse(
   """Returns the text as a value of the field's type."""
   if is_optional and text.lower() in ("none", "null"):
     return None
+  # "none" is a value of some fields.
+  if kind is str and (text.lower() == "null" or text == "None"):
+    return ""
   try:
     if kind is bool:
       return {"true": True, "false": False}[text.lower()]
