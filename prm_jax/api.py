@@ -275,7 +275,11 @@ def train(
   run = run_config.from_config(complete)
   details = environment.describe(complete)
   environment.check_workdir(
-    workdir, details["config"], fresh=fresh, may_change=training_run.MAY_CHANGE
+    workdir,
+    details["config"],
+    fresh=fresh,
+    may_change=training_run.MAY_CHANGE,
+    may_set=training_run.MAY_SET,
   )
   start = files.local_path(complete.init_from) if complete.init_from else None
   if start is None:

@@ -58,6 +58,11 @@ def test_a_finished_run_takes_a_segmenter_and_nothing_else_changes(
   assert after.score("2 + 3 * 4", steps) == before.score("2 + 3 * 4", steps)
   found = after.score_text("2 + 3 * 4", "\n".join(steps))
   assert found.spans == ((0, 9), (10, 20))
+  for other in ("sentence", ""):
+    config["segmenter"] = other
+    with pytest.raises(prm_jax.InputError, match="other values of segmenter"):
+      prm_jax.train(config, using_prm_jax.solutions(), folder)
+  assert prm_jax.load(folder).segmenter == after.segmenter
 
 
 def test_a_users_program_calls_every_name(folders, tmp_path):

@@ -21,7 +21,10 @@ _BEARTYPE = beartype.beartype(
 # jax puts shapes, shardings, None or stacks of rows where its arrays stand.
 _PYTREES = ("Batch.__init__",)
 # They say themselves, in words for users, what is wrong with a value.
-_CHECK_THEMSELVES = ("Problem.__init__", "Solution.__init__")
+_CHECK_THEMSELVES = (
+  *("Problem.__init__", "Solution.__init__"),
+  *("Scorer.score_text", "Scorer.cut_by"),
+)
 _with_shapes = jaxtyping.jaxtyped
 
 

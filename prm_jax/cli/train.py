@@ -98,6 +98,7 @@ def _train_on_data(
       details["config"],
       fresh=fresh,
       may_change=training_run.MAY_CHANGE,
+      may_set=training_run.MAY_SET,
     )
 
   with (

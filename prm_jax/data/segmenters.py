@@ -102,7 +102,7 @@ PARAGRAPH = Segmenter("paragraph")
 LINE = Segmenter("line")
 
 
-def parse(text: str) -> Segmenter:
+def parse(text: Any) -> Segmenter:
   """Returns the segmenter that a user names: a kind, or tokens:NUMBER.
 
   numbered and markers get HEADINGS, MARKERS, MIN_CHARS and MAX_CHARS.
@@ -113,6 +113,8 @@ def parse(text: str) -> Segmenter:
   Raises:
     InputError: There is no such segmenter.
   """
+  if not isinstance(text, str):
+    checks.check_choice("segmenter", repr(text), KINDS)
   kind, _, number = text.partition(":")
   if kind == "tokens":
     # A number of more digits is no sensible one.

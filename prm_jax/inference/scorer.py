@@ -221,7 +221,7 @@ class Scorer:
       InputError: There is no such segmenter, or the checkpoint says that texts
         are cut by another one: a model scores steps as those of its training.
     """
-    if isinstance(segmenter, str):
+    if not isinstance(segmenter, segmenters.Segmenter):
       segmenter = segmenters.parse(segmenter)
     if self.segmenter not in (None, segmenter):
       raise errors.InputError(
@@ -247,8 +247,10 @@ class Scorer:
     """
     if self.segmenter is None:
       raise errors.InputError(
-        "this model doesn't say how a text is cut into steps; give `segmenter`,"
-        " such as 'paragraph' or 'line', or score(problem, steps)"
+        "this model doesn't say how a text is cut into steps; take"
+        " cut_by('paragraph') of it, or cut_by('line'), or give"
+        " score_text(problem, text, segmenter='paragraph') or"
+        " score(problem, steps)"
       )
     template = codecs.template_of(self.encoding)
     if template is None:

@@ -170,6 +170,7 @@ def check_workdir(
   *,
   fresh: bool = False,
   may_change: Collection[str] = (),
+  may_set: Collection[str] = (),
 ) -> None:
   """Claims a workdir for a config, or resumes it if it has the same config.
 
@@ -179,6 +180,8 @@ def check_workdir(
     fresh: Whether the run in it is replaced by the caller. It may have any
       config of the same command, and nothing is written.
     may_change: The fields that may differ, as "model.remat".
+    may_set: The texts at the top that may differ if they are empty or missing
+      in the workdir.
 
   Raises:
     InputError: The workdir holds a run of another config, or other files; or
@@ -196,7 +199,8 @@ def check_workdir(
     saved = _saved_config(path, marks)
     if fresh:
       return
-    different = sorted(files.differences(saved, config) - {*may_change})
+    free = {*may_change, *(name for name in may_set if not saved.get(name))}
+    different = sorted(files.differences(saved, config) - free)
     if different:
       raise errors.InputError(
         f"{workdir}: holds a run with other values of {', '.join(different)};"

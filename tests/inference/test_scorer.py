@@ -503,9 +503,12 @@ def test_a_text_is_cut_as_is_asked_unless_the_model_says_otherwise():
   text = "3 + 4 = 7\n\n7 - 2 = 5\nso 5"
   silent, line = _scorer(), segmenters.parse("line")
   saying = _scorer(segmenter=line)
-  for word in ("give `segmenter`", r"score\(problem, steps\)"):
+  for word in (r"score_text\(.*segmenter=", r"score\(problem, steps\)"):
     with pytest.raises(errors.InputError, match=word):
       silent.score_text("p", text)
+  for asks in (silent.cut, silent.score_text):
+    with pytest.raises(errors.InputError, match=r"cut_by\('paragraph'\)"):
+      asks("p", text)
   expected = saying.score_text("p", text)
   assert len(expected.scores) == 3
   assert silent.score_text("p", text, segmenter="line") == expected
@@ -517,3 +520,6 @@ def test_a_text_is_cut_as_is_asked_unless_the_model_says_otherwise():
     saying.score_text("p", text, segmenter="paragraph")
   with pytest.raises(errors.InputError, match="segmenter='lines'"):
     silent.score_text("p", text, segmenter="lines")
+  for other in (3, ["line"], b"line"):
+    with pytest.raises(errors.InputError, match="segmenter=.* expected one of"):
+      silent.score_text("p", text, segmenter=other)
