@@ -502,6 +502,20 @@ def test_few_bytes_of_a_table_dont_fill_the_memory(tmp_path, monkeypatch):
         pass
 
 
+def test_a_table_that_takes_too_much_time_is_refused_in_one_line(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(limits, "TABLE_CPU_S", 1)
+  path = tmp_path / "a.parquet"
+  column = pyarrow.array(np.zeros(2_000_000, np.int8))
+  parquet.write_table(pyarrow.table(dict(a=column)), path)
+  with pytest.raises(
+    errors.InputError, match=r"a\.parquet: takes more than 1 s"
+  ):
+    for _ in record_files.read_records(path):
+      pass
+
+
 def test_a_reader_of_tables_that_is_killed_is_one_line(tmp_path, monkeypatch):
   worker = tmp_path / "worker.py"
   worker.write_text(
@@ -593,6 +607,19 @@ def test_a_pipe_that_nobody_writes_to_never_hangs(tmp_path):
     with pytest.raises(errors.InputError, match="not a regular file"):
       read()
       pytest.fail(name)
+
+
+def test_a_pipe_behind_a_link_to_a_folder_is_found_and_a_circle_ends(tmp_path):
+  save, elsewhere = tmp_path / "save", tmp_path / "elsewhere"
+  for folder in (save / "params", elsewhere):
+    folder.mkdir(parents=True)
+  (save / "params" / "ocdbt.process_0").symlink_to(elsewhere)
+  (elsewhere / "again").symlink_to(elsewhere)
+  (elsewhere / "save").symlink_to(save)
+  integrity.check_files(save)
+  os.mkfifo(elsewhere / "manifest.ocdbt")
+  with pytest.raises(errors.DamagedError, match="is not a regular file"):
+    integrity.check_files(save)
 
 
 # --- Tokenizers that ordinary texts would be stopped by ---------------------

@@ -156,7 +156,14 @@ def check_files(folder: Any) -> None:
   Raises:
     DamagedError: A file there is a pipe or a device.
   """
-  for parent, _, names in os.walk(folder):
+  seen = set()
+  for parent, folders, names in os.walk(folder, followlinks=True):
+    status = os.stat(parent)
+    place = status.st_dev, status.st_ino
+    if place in seen:  # a link leads here
+      folders.clear()
+      continue
+    seen.add(place)
     for name in names:
       path = os.path.join(parent, name)
       if os.path.exists(path) and not os.path.isfile(path):

@@ -21,6 +21,10 @@ TABLE_RATIO = 1024
 # file with one block of rows all may be in memory.
 TABLE_MEMORY_BYTES = 1 << 30
 TABLE_MEMORY_RATIO = 8
+# The processor's time that reading a table may take: this, and as much again for
+# each so many bytes of the file.
+TABLE_CPU_S = 60
+TABLE_CPU_BYTES = 64 << 20
 # Objects and lists inside one another; a step of a MATH-APS tree is two levels.
 # Python's own limit depends on how deep the stack is, and on the version.
 NESTING = 500

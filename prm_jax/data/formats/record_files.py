@@ -206,7 +206,9 @@ def _rows(
   """
   with inputs.opened(part) as f:
     size = os.fstat(f.fileno()).st_size
+    cpu_s = int(limits.TABLE_CPU_S * (1 + size / limits.TABLE_CPU_BYTES))
     bounds = (
+      cpu_s,
       limits.TABLE_MEMORY_BYTES + limits.TABLE_MEMORY_RATIO * size,
       limits.LINE_BYTES,
       limits.FILE_BYTES + limits.TABLE_RATIO * size,
@@ -219,14 +221,16 @@ def _rows(
       ):
         number += 1
         yield _row(line, f"{path}:{before + number}")
-      last = (
-        json.loads(line)
-        if line.endswith(b"]\n")
-        else [
-          "damaged",
-          f"its reader ended ({limited_process.how_ended(worker)})",
+      if line.endswith(b"]\n"):
+        last = json.loads(line)
+      elif (how := limited_process.how_ended(worker)) == "SIGXCPU":
+        text = f"takes more than {cpu_s:,} s of a processor's time to read, the"
+        last = [
+          "file",
+          f"{text} limit for a file of its size; write it as JSON Lines",
         ]
-      )
+      else:
+        last = ["damaged", f"its reader ended ({how})"]
   if last[0] == "row":
     raise errors.InputError(f"{path}:{before + number + 1}: {last[1]}")
   if last[0] == "file":

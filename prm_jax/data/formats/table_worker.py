@@ -2,8 +2,8 @@
 
 A damaged table can make pyarrow read outside of its memory, and a few hundred
 bytes can stand for billions of values. So a process of its own reads tables,
-with a limit of memory that the kernel enforces, and writes at most so many
-bytes.
+with limits of memory and of the processor's time that the kernel enforces, and
+writes at most so many bytes. At the limit of time SIGXCPU ends it.
 
 It reads stdin, and writes each row to stdout as a JSON object on a line of its
 own. The last line is a list: ["end"], or why there are no more rows: ["file",
@@ -37,14 +37,21 @@ class RefusedError(Exception):
   """There are no more rows: its arguments are the last line."""
 
 
-def main(memory_bytes: int, line_bytes: int, all_bytes: int) -> None:
+def main(
+  cpu_s: int, memory_bytes: int, line_bytes: int, all_bytes: int
+) -> None:
   """Writes the rows of stdin, within limits.
 
   Args:
+    cpu_s: The seconds of a processor that it may take.
     memory_bytes: What it may allocate.
     line_bytes: The most bytes of a row.
     all_bytes: The most bytes of all rows.
   """
+  # Soft and hard: at the hard one SIGKILL would end it. It may wait for long for
+  # its reader, so the clock says nothing.
+  resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))
+  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
   # Its other allocators reserve much more than they use.
   os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
   os.environ["OMP_NUM_THREADS"] = "1"
@@ -81,7 +88,6 @@ def _limit_memory(more_bytes: int) -> None:
   with open("/proc/self/statm") as f:
     now = int(f.read().split()[0]) * resource.getpagesize()
   resource.setrlimit(resource.RLIMIT_AS, (now + more_bytes,) * 2)
-  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _lines(f: IO[bytes], line_bytes: int, all_bytes: int) -> Iterator[bytes]:
