@@ -10,7 +10,6 @@ import json
 import math
 import pathlib
 import re
-import traceback
 import types
 import typing
 from typing import Any
@@ -102,7 +101,7 @@ def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
   """Returns what the file's get_config() does; any failure names its line."""
   module = types.ModuleType(path.stem)
   module.__file__ = str(path)
-  with user_functions.refusing(lambda e: _failed(path, e)):
+  with user_functions.refusing(str(path)):
     # Not by an import, which would leave a __pycache__ beside the file.
     exec(compile(files.read_bytes(path), str(path), "exec"), vars(module))
     make = getattr(module, "get_config", None)
@@ -112,21 +111,6 @@ def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
       f"{path}: has no get_config() that returns a ConfigDict; write one"
     )
   return config
-
-
-def _failed(path: pathlib.Path, error: BaseException) -> errors.InputError:
-  """Returns what a config file raised as one line."""
-  if isinstance(error, SyntaxError):
-    line = f":{error.lineno}" if error.lineno else ""
-    return errors.InputError(f"{path}{line}: not Python: {error.msg}")
-  lines = [
-    frame.lineno
-    for frame in traceback.extract_tb(error.__traceback__)
-    if frame.filename == str(path)
-  ]
-  return errors.InputError(
-    f"{path}:{lines[-1] if lines else 1}: {user_functions.described(error)}"
-  )
 
 
 @dataclasses.dataclass(frozen=True)

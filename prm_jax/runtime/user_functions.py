@@ -26,6 +26,8 @@ from prm_jax.runtime import terminal
 
 _OF_FILE = re.compile(r"(.+\.py):([^\W\d]\w*)", re.DOTALL)
 _OF_MODULE = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)")
+# Whose frames are none of the user's code.
+_HERE = str(pathlib.Path(__file__).parent)
 _FORMS = "FILE.py:FUNCTION or MODULE:FUNCTION"
 
 
@@ -86,7 +88,7 @@ class UserFunction:
     Raises:
       InputError: It raised an exception, which is the cause of this one.
     """
-    with refusing(lambda e: _failed(self.name, e, self.file)):
+    with refusing(self.file, self.name):
       return self.function(*arguments)
 
   @property
@@ -110,30 +112,49 @@ _LET_THROUGH = (
 
 
 @contextlib.contextmanager
-def refusing(
-  refusal: Callable[[BaseException], errors.InputError],
-) -> Iterator[None]:
-  """Makes one error of what the user's code raises inside.
+def refusing(file: str | None, name: Name | None = None) -> Iterator[None]:
+  """Makes one error, of one line, of what the user's code raises inside.
 
   So it does of sys.exit, whose code would be that of a command that isn't done.
 
   Args:
-    refusal: Returns the error, given what was raised.
+    file: The file of the code, if that is known.
+    name: What the error names before the place; None is nothing.
   """
   try:
     yield
   except _LET_THROUGH:
     raise
   except BaseException as e:
-    raise refusal(e) from e
+    said = _described(e, file)
+    raise errors.InputError(said if name is None else f"{name}: {said}") from e
 
 
-def described(error: BaseException) -> str:
-  """Returns what the user's code raised as "TYPE: MESSAGE", in one line."""
+def _described(error: BaseException, file: str | None) -> str:
+  """Returns what the user's code raised as "FILE:LINE: TYPE: MESSAGE".
+
+  It names the innermost line of the code's own file, else that of any. Of a
+  file that isn't Python it is that file's line.
+  """
+  frames = [
+    frame
+    for frame in traceback.extract_tb(error.__traceback__)
+    if not frame.filename.startswith((_HERE, "<frozen"))
+  ]
+  own = [frame for frame in frames if frame.filename == file]
+  if isinstance(error, SyntaxError):
+    # A text that the code itself parses has another name, or none.
+    where = error.filename or ("" if own else file or "")
+    if where and not where.startswith("<"):
+      line = f":{error.lineno}" if error.lineno else ""
+      return f"{where}{line}: not Python: {error.msg}"
   message = " ".join(str(error).split()) or "no message"
   if isinstance(error, SystemExit):
     message = f"{error.code}; return instead, or raise an exception"
-  return f"{type(error).__name__}: {message}"
+  last = (own or frames)[-1:]
+  place = f"{last[0].filename}:{last[0].lineno}: " if last else ""
+  place = place or (f"{file}: " if file else "")
+  return f"{place}{type(error).__name__}: {message}"
 
 
 def load(name: Name) -> UserFunction:
@@ -169,7 +190,7 @@ def _run(name: Name, content: bytes) -> types.ModuleType:
   module = types.ModuleType(f"prm_jax_user_{digest[:16]}")
   module.__file__ = path
   sys.modules[module.__name__] = module
-  with _running(name, path):
+  with refusing(path, name):
     # Not by an import, which would leave a __pycache__ beside the file, and
     # might run other bytes than those of the digest.
     exec(compile(content, path, "exec"), vars(module))
@@ -177,7 +198,7 @@ def _run(name: Name, content: bytes) -> types.ModuleType:
 
 
 def _import(name: Name) -> types.ModuleType:
-  with _running(name, None):
+  with refusing(None, name):
     try:
       return importlib.import_module(name.place)
     except ModuleNotFoundError as e:
@@ -187,21 +208,6 @@ def _import(name: Name) -> types.ModuleType:
         f"{name}: no module {e.name} on Python's path; install it, set"
         f" PYTHONPATH to the folder that holds it, or give {_FORMS.split()[0]}"
       ) from None
-
-
-@contextlib.contextmanager
-def _running(name: Name, file: str | None) -> Iterator[None]:
-  """Makes one line of what a user's module raises while it is run.
-
-  Args:
-    name: The function's name.
-    file: The file of the module, if that is known.
-  """
-  with refusing(lambda e: _failed(name, e, file)):
-    try:
-      yield
-    except SyntaxError as e:
-      raise _not_python(name, e) from None
 
 
 def _find(
@@ -220,27 +226,3 @@ def _find(
   near = difflib.get_close_matches(name.function, known, n=1, cutoff=0.5)
   hint = f"did you mean {near[0]}?" if near else "give the name of one"
   raise errors.InputError(f"{name}: no such function there{where}; {hint}")
-
-
-def _not_python(name: Name, error: SyntaxError) -> errors.InputError:
-  line = f":{error.lineno}" if error.lineno else ""
-  return errors.InputError(
-    f"{name}: {error.filename}{line}: not Python: {error.msg}"
-  )
-
-
-def _failed(
-  name: Name, error: BaseException, file: str | None
-) -> errors.InputError:
-  """Returns an exception of the user's code as one line.
-
-  It names the innermost line of the function's own file, else that of any.
-  """
-  frames = [
-    frame
-    for frame in traceback.extract_tb(error.__traceback__)
-    if frame.filename != __file__ and not frame.filename.startswith("<frozen")
-  ]
-  own = [frame for frame in frames if frame.filename == file] or frames
-  where = f"{own[-1].filename}:{own[-1].lineno}: " if own else ""
-  return errors.InputError(f"{name}: {where}{described(error)}")

@@ -146,6 +146,7 @@ def test_loading_leaves_no_file_behind_and_reads_the_file_anew(path):
     ("\n\nimport no_such_module", ":3: ModuleNotFoundError"),
     ("def get_config():\n  return 1 / 0", ":2: ZeroDivisionError"),
     ("import sys\nsys.exit(0)", ":2: SystemExit: 0"),
+    ("import ast\nast.parse('x = (')", ":2: SyntaxError"),
     ("def get_config():\n  return {}", "returns a ConfigDict"),
     ("get_config = None", "returns a ConfigDict"),
     ("", "has no get_config()"),
