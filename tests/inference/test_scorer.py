@@ -521,5 +521,7 @@ def test_a_text_is_cut_as_is_asked_unless_the_model_says_otherwise():
   with pytest.raises(errors.InputError, match="segmenter='lines'"):
     silent.score_text("p", text, segmenter="lines")
   for other in (3, ["line"], b"line"):
-    with pytest.raises(errors.InputError, match="segmenter=.* expected one of"):
+    with pytest.raises(
+      errors.InputError, match=r"segmenter=.* expected one of"
+    ):
       silent.score_text("p", text, segmenter=other)
