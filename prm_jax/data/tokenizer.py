@@ -339,21 +339,12 @@ class HuggingFace:
     A part is a tokenizers.Encoding.
     """
     text = text.encode("utf-8", "replace").decode()
-    try:
-      if len(text) < _LARGE_CHARS:
-        whole = self._tokenizer.encode(text, add_special_tokens=False)
-      else:
-        (whole,) = self._tokenizer.encode_batch(
-          [text], add_special_tokens=False
-        )
-    except (KeyboardInterrupt, SystemExit):
-      raise
-    except BaseException as e:  # a panic of Rust is no Exception
-      raise errors.InputError(
-        f"{self._path}: `tokenizers` fails on {reprlib.repr(text)}:"
-        f" {str(e).partition(chr(10))[0]}; take the text out, or use another"
-        " tokenizer"
-      ) from None
+    whole = encoding_of(
+      self._tokenizer,
+      text,
+      f"{self._path}",
+      advice="take the text out, or use another tokenizer",
+    )
     if self._untypable.isdisjoint(whole.ids):
       return [(start, whole)]
     cuts = []
@@ -447,6 +438,42 @@ def _kept(spec: Mapping[str, Any]) -> _Kept | None:
     and {x, inside + x, x + last, inside + x + last} <= vocabulary
   )
   return _Kept(characters, frozenset(of_bytes), (inside, last))
+
+
+def encoding_of(
+  tokenizer: Any,
+  text: str,
+  where: str,
+  *,
+  advice: str,
+  add_special_tokens: bool = False,
+) -> Any:
+  """Returns what `tokenizers` makes of a text, a tokenizers.Encoding.
+
+  Args:
+    tokenizer: A tokenizers.Tokenizer.
+    text: The text. A long one is encoded without Python's lock.
+    where: The tokenizer's file, for the message.
+    advice: What helps if it fails, for the message.
+    add_special_tokens: Whether the tokens around a text are added.
+
+  Raises:
+    InputError: `tokenizers` fails, as without a token for a character.
+  """
+  try:
+    if len(text) < _LARGE_CHARS:
+      return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    (whole,) = tokenizer.encode_batch(
+      [text], add_special_tokens=add_special_tokens
+    )
+    return whole
+  except (KeyboardInterrupt, SystemExit):
+    raise
+  except BaseException as e:  # a panic of Rust is no Exception
+    raise errors.InputError(
+      f"{where}: `tokenizers` fails on {reprlib.repr(text)}:"
+      f" {str(e).partition(chr(10))[0]}; {advice}"
+    ) from None
 
 
 def load(folder: pathlib.Path, spec: Mapping[str, Any]) -> Tokenizer:

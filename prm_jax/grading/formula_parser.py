@@ -230,7 +230,7 @@ class _Parser:
         self._at += 1
       else:
         self._tokens[self._at] = Token("number", token.text[1:])
-      return number(int(token.text[0]))
+      return _number_of(int(token.text[0]))
     if token.kind == "letters" and len(token.text) > 1:
       raise Unread
     return self._factor()
@@ -283,7 +283,7 @@ class _Parser:
     raise Unread
 
   def _root(self) -> Node:
-    degree = number(2)
+    degree = _number_of(2)
     if self._take("["):
       degree = self._sum()
       self._want("]")
@@ -361,7 +361,7 @@ def _product(factors: Sequence[Node]) -> Node:
   return factors[0] if len(factors) == 1 else Node("product", tuple(factors))
 
 
-def number(value: int) -> Node:
+def _number_of(value: int) -> Node:
   return Node("number", (Fraction(value),))
 
 

@@ -90,14 +90,15 @@ def _same_group(a: reader.Group, b: reader.Group) -> Verdict:
 
 
 def _same_collection(a: reader.Answer, b: reader.Answer) -> Verdict:
-  if not isinstance(b, reader.Collection):
-    a, b = b, a
-  if not isinstance(b, reader.Collection):
-    raise TypeError(b)
-  if not isinstance(a, reader.Collection):
-    if b.kind == "union" or isinstance(a, reader.Group):
+  if isinstance(a, reader.Group) or isinstance(b, reader.Group):
+    return None
+  if not (
+    isinstance(a, reader.Collection) and isinstance(b, reader.Collection)
+  ):
+    # A union has no single value; a list may be one value, twice.
+    if any(getattr(x, "kind", None) == "union" for x in (a, b)):
       return None
-    return _same_unordered(_expanded(a), _members(b), as_set=True)
+    return _same_unordered(_members(a), _members(b), as_set=True)
   if (a.kind == "union") != (b.kind == "union"):
     return None
   if a.kind == "union" and len(a.elements) != len(b.elements):
@@ -112,8 +113,10 @@ def _same_collection(a: reader.Answer, b: reader.Answer) -> Verdict:
   return _same_unordered(one, two, as_set="set" in (a.kind, b.kind))
 
 
-def _members(collection: reader.Collection) -> list[reader.Answer]:
-  return [x for e in collection.elements for x in _expanded(e)]
+def _members(answer: reader.Answer) -> list[reader.Answer]:
+  if not isinstance(answer, reader.Collection):
+    return _expanded(answer)
+  return [x for element in answer.elements for x in _expanded(element)]
 
 
 def _num_names(elements: Sequence[reader.Answer]) -> int:
@@ -225,7 +228,7 @@ def _same_value(a: Node, b: Node) -> Verdict:
   infinities = [_infinity(node) for node in (a, b)]
   if any(infinities):
     return infinities[0] == infinities[1]
-  pairs = zip(_values_of(a), _values_of(b))
+  pairs = list(zip(_values_of(a), _values_of(b)))
   verdicts = [
     None if x is None or y is None else values.same_number(x, y)
     for x, y in pairs
@@ -235,8 +238,8 @@ def _same_value(a: Node, b: Node) -> Verdict:
     return None if _are_of_integers(a, b) else positive
   # sqrt(x^2) is x for positive x alone: whether that counts isn't told here. But
   # where neither has a value, as p^m for a negative p, they don't differ.
-  undefined = [x is y is None for x, y in zip(_values_of(a), _values_of(b))]
-  return all(v or u for v, u in zip(verdicts, undefined)) or None
+  told = (v or x is y is None for v, (x, y) in zip(verdicts, pairs))
+  return all(told) or None
 
 
 @functools.lru_cache(maxsize=512)

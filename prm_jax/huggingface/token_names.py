@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 import pathlib
-import reprlib
 from typing import Any, TYPE_CHECKING
 
 from prm_jax import errors
@@ -107,16 +106,13 @@ def published_ids(
   Raises:
     InputError: `tokenizers` fails, as without a token for a character.
   """
-  try:
-    whole = tokenizer.encode(text, add_special_tokens=add_special_tokens)
-  except (KeyboardInterrupt, SystemExit):
-    raise
-  except BaseException as e:  # a panic of Rust is no Exception
-    raise errors.InputError(
-      f"{folder / _TOKENIZER}: `tokenizers` fails on {reprlib.repr(text)}:"
-      f" {str(e).partition(chr(10))[0]}; an import"
-      " encodes such texts, so use another tokenizer"
-    ) from None
+  whole = tokenizer_lib.encoding_of(
+    tokenizer,
+    text,
+    f"{folder / _TOKENIZER}",
+    advice="an import encodes such texts, so use another tokenizer",
+    add_special_tokens=add_special_tokens,
+  )
   return list(whole.ids)
 
 
