@@ -27,14 +27,13 @@ GOALS: Mapping[str, Mapping[str, float]] = {
   "NVIDIA H200": {
     "speed.update.1_5b": 0.45,
     "speed.update.7b": 0.5,
-    "speed.tree_over_packed.1_5b.solutions": 1.3,
-    "speed.tree_over_packed.7b.solutions": 1.3,
-    "speed.tree_over_packed.1_5b.alternatives": 10.0,
-    "speed.tree_over_packed.7b.alternatives": 10.0,
     "speed.score.1_5b.tree": 0.6,
     "speed.score.7b.tree": 0.6,
   }
 }
+# On these devices a tree's update is to take no longer than one of packed rows:
+# so much of the labels that it has more.
+_TREE_GOAL = 0.95
 WORKLOADS = ("solutions", "alternatives")
 _ROUNDS = 3
 
@@ -107,7 +106,8 @@ def _measure(
   numbers = {f"speed.update.{name}": _share(name, timed, setting)}
   for workload in WORKLOADS:
     ratio = f"speed.tree_over_packed.{name}.{workload}"
-    numbers[ratio] = _tree_over_packed(timed, workload, goal(ratio, setting))
+    has_goals = setting.device_kind in GOALS
+    numbers[ratio] = _tree_over_packed(timed, workload, has_goals)
   if timed.used is not None:
     numbers[f"speed.memory.{name}"] = _memory(name, timed)
   return numbers
@@ -216,7 +216,7 @@ def _share(
 
 
 def _tree_over_packed(
-  timed: Timed, workload: str, wanted: float | None
+  timed: Timed, workload: str, has_goal: bool
 ) -> results.Measured:
   """Returns the labels/s of trees over those of packed rows."""
   packed, tree = f"packed {workload}", f"tree {workload}"
@@ -226,7 +226,7 @@ def _tree_over_packed(
   return results.Measured(
     ratio["median"],
     "x",
-    wanted,
+    _TREE_GOAL * more if has_goal else None,
     at_least=True,
     note=f"labels/s; {labels['tree']:,.0f} labels in a tree's update,"
     f" {labels['packed']:,.0f} in one of packed rows",
