@@ -85,6 +85,7 @@ def load_score(
   model: str = "",
   key_variable: str | None = None,
   insecure_key: bool = False,
+  compute_dtype: str | None = None,
 ) -> schema.Score:
   """Returns what a name stands for as a function that scores steps.
 
@@ -98,6 +99,8 @@ def load_score(
     key_variable: The environment variable with the server's key.
     insecure_key: Whether the key may be sent unencrypted, over http, to another
       machine.
+    compute_dtype: The type of a checkpoint's matmuls and activations, float32,
+      bfloat16 or float16; None is that of the checkpoint.
 
   Returns:
     The function. What it gets from a function of your own or from a server is
@@ -108,24 +111,39 @@ def load_score(
       reached.
   """
   key = Key(key_variable, insecure_key)
-  return load(str(name), model=model, key=key).score
+  return load(
+    str(name), model=model, key=key, compute_dtype=compute_dtype
+  ).score
 
 
-def load(name: str, *, model: str = "", key: Key = Key()) -> Loaded:
+def load(
+  name: str,
+  *,
+  model: str = "",
+  key: Key = Key(),
+  compute_dtype: str | None = None,
+) -> Loaded:
   """Returns a name's `Score` and what it is.
 
   Args:
     name: See load_score.
     model: See load_score.
     key: The key of a server.
+    compute_dtype: See load_score.
 
   Returns:
-    The `Score`, checked as load_score's, and its identity.
+    The `Score`, checked as load_score's, and its identity, which names the
+    type if it is given.
 
   Raises:
-    InputError: See load_score.
+    InputError: See load_score; or a type is given and it is no checkpoint.
   """
   check(name, key)
+  if compute_dtype is not None and (is_url(name) or is_function(name)):
+    raise errors.InputError(
+      f"dtype={compute_dtype}: {name} is no checkpoint and computes as it does;"
+      " take it out"
+    )
   if is_url(name):
     client = score_client.ScoreClient(_endpoint(name, model, key))
     return Loaded(
@@ -143,8 +161,11 @@ def load(name: str, *, model: str = "", key: Key = Key()) -> Loaded:
   model_json.read_description(folder)  # refuses what is no checkpoint
   # Chosen once: another process may save a later one meanwhile.
   step = saves.chosen(folder, None)
-  scorer = scorer_lib.load(folder, step)
-  return Loaded(scorer.score, _identity(folder, step), scorer)
+  scorer = scorer_lib.load(folder, step, compute_dtype=compute_dtype)
+  identity = _identity(folder, step)
+  if compute_dtype is not None:
+    identity["compute_dtype"] = compute_dtype
+  return Loaded(scorer.score, identity, scorer)
 
 
 def load_outcome_reward(name: str) -> tuple[schema.OutcomeReward, Identity]:

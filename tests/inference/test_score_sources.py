@@ -75,6 +75,19 @@ def test_a_folders_identity_is_that_of_its_last_save_wherever_it_is(
   assert other["sha256"] != loaded.identity["sha256"]
 
 
+def test_a_checkpoint_computes_in_the_type_it_is_asked_for(folder):
+  loaded = score_sources.load(str(folder), compute_dtype="bfloat16")
+  assert loaded.scorer.config.compute_dtype == "bfloat16"
+  plain = score_sources.load(str(folder))
+  assert plain.scorer.config.compute_dtype == "float32"
+  assert loaded.identity == plain.identity | dict(compute_dtype="bfloat16")
+
+
+def test_only_a_checkpoint_is_asked_for_a_type(inside):
+  with pytest.raises(errors.InputError, match=r"dtype=float32: f\.py:score is"):
+    prm_jax.load_score("f.py:score", compute_dtype="float32")
+
+
 def test_a_function_scores_steps_solutions_and_answers(inside):
   score = prm_jax.load_score("f.py:score")
   assert [row.scores for row in score(SOLUTIONS[:1])] == [(1 / 11, 1 / 12)]
