@@ -8,9 +8,9 @@ import hashlib
 import json
 import pathlib
 import reprlib
-import sys
 from typing import Any
 
+import jax
 import numpy as np
 
 from prm_jax import errors
@@ -244,17 +244,35 @@ def fingerprint(folder: pathlib.Path, params: Any) -> str:
   """Returns "sha256:" and the digest of a model: description and parameters.
 
   The digest covers the description as it is saved (in the order of its names)
-  and then, in the order of their paths, each parameter's path, type, shape and
-  little-endian bytes. So it is the same on every machine and mesh, and differs
-  for any other weight, step, encoding or tokenizer.
+  and then, in the order of their paths, each parameter's path, shape and
+  little-endian bytes as float32, which holds every type's numbers. So it is the
+  same on every machine and mesh, in whatever type and layout the parameters are
+  held, and differs for any other weight, step, encoding or tokenizer.
   """
   read_description(folder)  # refuses what isn't one
   record = files.read_json(pathlib.Path(folder) / DESCRIPTION)
   digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode())
-  for name, x in sorted(integrity.by_path(params).items()):
-    array = np.ascontiguousarray(x)
-    if sys.byteorder != "little":
-      array = array.byteswap()
-    digest.update(f"\n{name} {array.dtype} {np.shape(x)}\n".encode())
-    digest.update(array.reshape(-1).view(np.uint8).data)
+  stacked = integrity.by_path(params)
+  for name, layers in sorted(_by_layer(params).items()):
+    shape = np.shape(layers[0])
+    shape = shape if name in stacked else (len(layers), *shape)
+    digest.update(f"\n{name} float32 {shape}\n".encode())
+    for part in layers:
+      array = np.ascontiguousarray(np.asarray(part).astype("<f4", copy=False))
+      digest.update(array.reshape(-1).view(np.uint8).data)
   return f"sha256:{digest.hexdigest()}"
+
+
+def _by_layer(params: Any) -> dict[str, list[Any]]:
+  """Returns the arrays of each path, several where each layer has its own.
+
+  The path is that of the stack of all layers.
+  """
+  found: dict[str, list[Any]] = {}
+  for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+    is_own = [isinstance(entry, jax.tree_util.SequenceKey) for entry in path]
+    name = integrity.name_of(
+      [entry for entry, own in zip(path, is_own, strict=True) if not own]
+    )
+    found.setdefault(name, []).append(leaf)
+  return found

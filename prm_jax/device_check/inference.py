@@ -21,6 +21,7 @@ from prm_jax.device_check import timing
 from prm_jax.device_check import updates
 from prm_jax.device_check import workloads
 from prm_jax.inference import engine as engine_lib
+from prm_jax.inference import held
 from prm_jax.inference import sampler
 from prm_jax.inference import scorer
 from prm_jax.models import config as model_config
@@ -69,6 +70,8 @@ def _loaded(
   leaves = jax.eval_shape(lambda: models.random_params(model, (head,)))
   # Leaf by leaf: as float32 all of them might not fit. Values don't matter.
   params = jax.tree.map(lambda leaf: _noise(leaf.shape), leaves)
+  if head == "lm":
+    params = held.own_arrays(params)
   return model, jax.block_until_ready(params)
 
 

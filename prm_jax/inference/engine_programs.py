@@ -253,7 +253,7 @@ def decode_chunk(
   """
   G, N = slots.token.shape
   P, T = caches.prefix[0][0].shape[2], caches.own[0][0].shape[1]
-  layer_params = transformer.unstack(config, params)
+  params = {**params, "layers": transformer.layers_of(config, params)}
   slots = jax.tree.map(jnp.asarray, slots)
   owner, first = map(jnp.asarray, pages)
   fold = jax.vmap(jax.vmap(jax.random.fold_in))
@@ -292,7 +292,7 @@ def decode_chunk(
       )
     ]
     logits, own = transformer.decode(
-      config, params, layer_params, slots.token, position, pasts
+      config, params, slots.token, position, pasts
     )
     token, log_prob = drawing.draw(logits, fold(keys, slots.drawn), sampling)
     drawn = slots.drawn + slots.running

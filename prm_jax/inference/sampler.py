@@ -31,6 +31,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.grading import answers
 from prm_jax.inference import codecs
 from prm_jax.inference import drawing
+from prm_jax.inference import held
 from prm_jax.inference import log_likelihood
 from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
@@ -101,7 +102,7 @@ def decode(
   )
   logits = jnp.broadcast_to(logits[:, None], (B, N, logits.shape[-1]))
   prefix_mask = jnp.arange(P) < lengths[:, None]
-  layer_params = transformer.unstack(config, params)
+  params = {**params, "layers": transformer.layers_of(config, params)}
   blank = jnp.zeros((B * N * K, S, C), prefix_k.dtype)
   own = [(blank, blank) for _ in range(config.num_layers)]
 
@@ -128,9 +129,7 @@ def decode(
       )
       for layer, (k, v) in enumerate(own)
     ]
-    logits, own = transformer.decode(
-      config, params, layer_params, token, positions, pasts
-    )
+    logits, own = transformer.decode(config, params, token, positions, pasts)
     return i + 1, logits, own, out, log_probs, count, done
 
   carry = (
@@ -451,6 +450,25 @@ def load(
   """
   folder = pathlib.Path(folder)
   description = model_json.read_description(folder)
+  model = model_config.computing_in(description.model, compute_dtype)
+  policy = of_description(folder, description)
+  params = held.load(folder, description, model, step)
+  return dataclasses.replace(policy, config=model, params=params)
+
+
+def of_description(
+  folder: pathlib.Path, description: model_json.Description
+) -> Sampler:
+  """Returns a folder's policy without its parameters.
+
+  Args:
+    folder: The checkpoint folder.
+    description: The content of its model.json.
+
+  Raises:
+    InputError: It holds no policy, or the model has fewer ids than the
+      tokenizer.
+  """
   if description.program not in programs.POLICIES:
     raise errors.InputError(
       f"{folder}: holds a {description.program}, which doesn't write;"
@@ -466,8 +484,8 @@ def load(
       " import it with `role=policy`, which keeps its own form"
     )
   return Sampler(
-    model_config.computing_in(description.model, compute_dtype),
-    programs.load_params(folder, description, step=step),
+    description.model,
+    None,
     tokenizer,
     template=codecs.template_of(encoding_config),
     defaults={

@@ -25,6 +25,7 @@ from prm_jax.data import policy_text
 from prm_jax.data import segmenters
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import codecs
+from prm_jax.inference import held
 from prm_jax.inference import row_shapes
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
@@ -545,10 +546,11 @@ def load(
       " give the folder of an implicit prm, a prm or an orm"
     )
   encoding_config = encoding.saved_encoding(description.encoding, where)
+  model = model_config.computing_in(description.model, compute_dtype)
   return Scorer(
     description.program,
-    model_config.computing_in(description.model, compute_dtype),
-    programs.load_params(folder, description, step=step, dtype=_held_dtype()),
+    model,
+    held.load(folder, description, model, step),
     model_json.read_tokenizer(folder, description),
     encoding_config,
     scoring=description.scoring,
@@ -558,13 +560,3 @@ def load(
     judged=description.judged,
     segmenter=description.segmenter,
   )
-
-
-def _held_dtype() -> str | None:
-  """Returns the dtype that parameters have in memory; None is the saved one.
-
-  Bfloat16 is converted, exactly, where it is used. But XLA's CPU backend has no
-  slices of bfloat16: at each call it would convert the stacks of all layers and
-  hold both. So there it's converted once.
-  """
-  return "float32" if jax.default_backend() == "cpu" else None

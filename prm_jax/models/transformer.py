@@ -146,7 +146,12 @@ class Transformer(nn.Module):
     places = _places(c, positions)
     x = self.embedding(tokens)
     x = nn.with_logical_constraint(x, ("batch", "length", "embed_act"))
-    x, kv = self.layers(x, places, visible_until, None, _windowed(c))
+    if not self.is_initializing() and is_unstacked(self.variables["params"]):
+      own = self.variables["params"]["layers"]
+      x, kv = _one_by_one(c, own, x, places, visible_until)
+      kv = _stacked(kv)
+    else:
+      x, kv = self.layers(x, places, visible_until, None, _windowed(c))
     return self.final_norm(x), kv
 
   def hidden(self, batch: batch_lib.Batch) -> Float[Array, "B T D"]:
@@ -406,37 +411,75 @@ def _by_blocks(of_block, arrays, block: int):
   )
 
 
-def unstack(config: model_config.ModelConfig, params: Params) -> list[Params]:
-  """Returns the parameters of each layer on their own, for decoding."""
-  return [
+def is_unstacked(params: Params) -> bool:
+  """Returns whether each layer's parameters are arrays of their own."""
+  return isinstance(params["layers"], tuple)
+
+
+def layers_of(
+  config: model_config.ModelConfig, params: Params
+) -> tuple[Params, ...]:
+  """Returns the parameters of each layer: slices, if they are in a stack."""
+  if is_unstacked(params):
+    return params["layers"]
+  return tuple(
     jax.tree.map(lambda x, i=i: x[i], params["layers"])
     for i in range(config.num_layers)
-  ]
+  )
+
+
+def _one_by_one(
+  config: model_config.ModelConfig,
+  layer_params: Sequence[Params],
+  x: Float[Array, "B T D"],
+  places: Places,
+  visible_until: Int[Array, "B T"] | None,
+  pasts: Sequence[kv_cache.Past | kv_cache.Branches | None] | None = None,
+) -> tuple[Float[Array, "B T D"], list[tuple[Array, Array]]]:
+  """Returns what the layers make of x, and the keys and values of each.
+
+  A plain loop: a scan would copy every cache at every token, and XLA's CPU
+  backend would convert a whole stack of bfloat16 parameters at every call.
+  """
+  windowed = _windowed(config)
+  of_layers = []
+  for i, layer in enumerate(layer_params):
+    x, kv = Block(config).apply(
+      {"params": layer},
+      *(x, places, visible_until),
+      None if pasts is None else pasts[i],
+      None if windowed is None else windowed[i],
+    )
+    of_layers.append(kv)
+  return x, of_layers
+
+
+def _stacked(of_layers: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+  """Returns the keys and values of all layers with a leading L axis."""
+  k, v = zip(*of_layers, strict=True)
+  return jnp.stack(k), jnp.stack(v)
 
 
 def decode(
   config: model_config.ModelConfig,
   params: Params,
-  layer_params: Sequence[Params],
   tokens: Int[Array, "B N"],
   positions: Int[Array, "B N"],
   pasts: Sequence[kv_cache.Past],
 ) -> tuple[Float[Array, "B N V"], list[tuple[Array, Array]]]:
   """Returns the next token's logits and every layer's tails with the token.
 
-  The layers are a plain loop with one cache each: a scan would copy every
-  cache at every token.
+  Args:
+    config: The shape of the model.
+    params: Its parameters, those of each layer in `layers_of`'s form: slices
+      of a stack made here would be copied at every token.
+    tokens: The newest token of each sample.
+    positions: The number of tokens before it.
+    pasts: What it sees, for each layer.
   """
   places = _places(config, positions)
-  windowed = _windowed(config)
   x = apply(config, params, tokens, method="embed")
-  tails = []
-  for i, (layer, past) in enumerate(zip(layer_params, pasts, strict=True)):
-    has_window = None if windowed is None else windowed[i]
-    x, kv = Block(config).apply(
-      {"params": layer}, x, places, None, past, has_window
-    )
-    tails.append(kv)
+  x, tails = _one_by_one(config, params["layers"], x, places, None, pasts)
   return apply(config, params, x, method="finish"), tails
 
 
@@ -471,7 +514,13 @@ def extend(
     )
 
   x = apply(config, params, tokens, method="embed")
-  scanned = (params["layers"], firsts, _windowed(config))
-  unroll = 1 if config.scan else config.num_layers
-  x, kv = jax.lax.scan(layer, x, scanned, unroll=unroll)
+  if is_unstacked(params):
+    pasts = [past._replace(first=first) for first in firsts]
+    own = params["layers"]
+    x, of_layers = _one_by_one(config, own, x, places, None, pasts)
+    kv = _stacked(of_layers)
+  else:
+    scanned = (params["layers"], firsts, _windowed(config))
+    unroll = 1 if config.scan else config.num_layers
+    x, kv = jax.lax.scan(layer, x, scanned, unroll=unroll)
   return apply(config, params, x, method="normalise"), kv

@@ -93,9 +93,9 @@ def read_roles(
       than the policy.
   """
   folder = _folder(init_from, "init_from", programs_lib.POLICIES)
-  loaded = sampler_lib.load(folder)
   described = model_json.read_description(folder)
-  params = loaded.params
+  loaded = sampler_lib.of_description(folder, described)
+  params = programs_lib.load_params(folder, described, dtype="float32")
   policy = dataclasses.replace(loaded.config, **model)
   begun = _without_new_adapters(policy, loaded.config)
   start = dict(params)

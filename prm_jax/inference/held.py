@@ -1,0 +1,94 @@
+"""Parameters as inference holds them: as they were saved, once.
+
+A weight keeps the type of its checkpoint, except that computing in float32 also
+holds float32. Decoding reads each layer's parameters as arrays of their own: a
+slice of a stack would be a second copy of the layer. On a CPU this goes for
+everything that reads bfloat16: XLA's CPU backend has no slices of bfloat16, and
+would convert whole stacks to float32 at each call.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
+from prm_jax.models import config as model_config
+from prm_jax.training import programs
+
+Params = Any
+
+
+def load(
+  folder: pathlib.Path,
+  description: model_json.Description,
+  model: model_config.ModelConfig,
+  step: saves.Step = None,
+) -> Params:
+  """Returns a checkpoint's parameters, for a model that computes with them.
+
+  Args:
+    folder: The checkpoint folder.
+    description: The content of its model.json.
+    model: The description's model, perhaps with another compute_dtype.
+    step: The training step; see saves.chosen.
+
+  Raises:
+    DamagedError: The parameters aren't what was saved.
+    InputError: There is no checkpoint, or it isn't of the described model.
+  """
+  dtype = "float32" if model.compute_dtype == "float32" else None
+  params = programs.load_params(folder, description, step=step, dtype=dtype)
+  decodes = programs.KINDS[description.program].writes
+  on_cpu = jax.default_backend() == "cpu"
+  if decodes or (on_cpu and _is_narrow(params)):
+    return own_arrays(params)
+  return params
+
+
+def _is_narrow(params: Params) -> bool:
+  """Returns whether a matrix isn't in float32."""
+  return any(x.dtype != np.float32 for x in jax.tree.leaves(params))
+
+
+def own_arrays(params: Params) -> Params:
+  """Returns the parameters with an array of its own for each layer's part.
+
+  The stacks are freed one after another, so that at no time two copies of more
+  than one of them are in memory.
+
+  Args:
+    params: Parameters, or several models' by name, which aren't used after.
+  """
+  own = {}
+  for name, value in params.items():
+    if name == "layers":
+      own[name] = _split(value)
+    elif isinstance(value, dict) and "layers" in value:
+      own[name] = own_arrays(value)
+    else:
+      own[name] = value
+  return own
+
+
+def _split(stacks: Params) -> tuple[Params, ...]:
+  """Returns the tree of each layer."""
+  leaves, structure = jax.tree.flatten(stacks)
+  of_layers: list[list[jax.Array]] = [[] for _ in range(len(leaves[0]))]
+  for stack in leaves:
+    for layer, part in zip(of_layers, _parts(stack), strict=True):
+      layer.append(part)
+    stack.delete()
+  return tuple(structure.unflatten(layer) for layer in of_layers)
+
+
+def _parts(stack: jax.Array) -> list[jax.Array]:
+  """Returns copies of a stack's parts, once they are made."""
+  if stack.sharding.device_set == {jax.local_devices(backend="cpu")[0]}:
+    # Compiles nothing.
+    return [jax.device_put(np.array(part)) for part in np.asarray(stack)]
+  return jax.block_until_ready([stack[i] for i in range(len(stack))])
