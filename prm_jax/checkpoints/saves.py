@@ -29,6 +29,8 @@ Step = int | Literal["best"] | None
 _COMMITTED = "commit_success.txt"
 # The most bytes of a piece of a parameter.
 _PIECE_BYTES = 64 << 20
+# Arrays that are together smaller are read at the same time.
+_IN_FLIGHT_BYTES = 64 << 20
 
 
 def saved_steps(folder: epath.Path | pathlib.Path) -> list[int]:
@@ -278,7 +280,8 @@ def _read_params(
   """Returns the parameters in an item's folder, in the dtypes they have there.
 
   orbax's CheckpointManager isn't used: it warns about each folder that it is
-  told to only read.
+  told to only read. What is read but isn't an array yet takes as much memory as
+  the largest array, at most, or _IN_FLIGHT_BYTES.
 
   Args:
     folder: The item's folder.
@@ -294,10 +297,16 @@ def _read_params(
     ),
     abstract,
   )
+  largest = max(map(_num_bytes, jax.tree.leaves(target)))
+  in_flight: Any = (1 + max(largest, _IN_FLIGHT_BYTES)) / 10**9
   if not partly:
-    with contextlib.closing(ocp.StandardCheckpointHandler()) as whole:
+    with contextlib.closing(
+      ocp.StandardCheckpointHandler(restore_concurrent_gb=in_flight)
+    ) as whole:
       return whole.restore(folder, args=ocp.args.StandardRestore(target))
-  with contextlib.closing(ocp.PyTreeCheckpointHandler()) as part:
+  with contextlib.closing(
+    ocp.PyTreeCheckpointHandler(restore_concurrent_gb=in_flight)
+  ) as part:
     return part.restore(
       folder,
       args=ocp.args.PyTreeRestore(
@@ -306,6 +315,10 @@ def _read_params(
         partial_restore=True,
       ),
     )
+
+
+def _num_bytes(x: jax.ShapeDtypeStruct) -> int:
+  return math.prod(x.shape) * x.dtype.itemsize
 
 
 def _read_if_it_fits(

@@ -152,7 +152,7 @@ class Embedding(nn.Module):
     scale = self.config.d_model**0.5 if self.config.scale_embedding else None
 
     def look_up(table, tokens):
-      x = table[tokens].astype(jnp.float32)
+      x = matmul.rows_of(table, tokens)
       x = x if scale is None else x * scale
       return x.astype(self.config.compute_dtype)
 
@@ -165,9 +165,7 @@ class Embedding(nn.Module):
 
   def attend(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
     rows = x.reshape(-1, x.shape[-1])
-    logits = jnp.matmul(
-      rows, self.table.astype(x.dtype).T, preferred_element_type=jnp.float32
-    )
+    logits = matmul.wide(rows, self.table.astype(x.dtype), 1)
     return logits.reshape(*x.shape[:-1], -1)
 
 

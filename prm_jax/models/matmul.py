@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 from jax import numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 
 def platform() -> str:
@@ -66,6 +66,19 @@ def wide(
   return jax.lax.dot_general(
     a, b, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.float32
   )
+
+
+def rows_of(
+  table: Float[Array, "V D"], index: Int[Array, "*shape"]
+) -> Float[Array, "*shape D"]:
+  """Returns rows of a table in float32.
+
+  XLA's CPU backend would convert a whole table of bfloat16 before a loop that
+  reads a few rows. The barrier makes the table the loop's own.
+  """
+  if table.dtype != jnp.float32 and platform() == "cpu":
+    table, index = jax.lax.optimization_barrier((table, index))
+  return table[index].astype(jnp.float32)
 
 
 def gated(

@@ -442,9 +442,10 @@ def _one_by_one(
   backend would convert a whole stack of bfloat16 parameters at every call.
   """
   windowed = _windowed(config)
+  block = Block(config, parent=None)
   of_layers = []
   for i, layer in enumerate(layer_params):
-    x, kv = Block(config).apply(
+    x, kv = block.apply(
       {"params": layer},
       *(x, places, visible_until),
       None if pasts is None else pasts[i],
