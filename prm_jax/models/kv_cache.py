@@ -218,7 +218,7 @@ def _attend(
     axis=-1,
   )
   weights = jax.nn.softmax(logits, axis=-1).astype(q.dtype)
-  of_prefix = jnp.einsum("BNKGP,BKPC->BNKGC", weights[..., :P], past.prefix_v)
+  of_prefix = _of_prefix(weights[..., :P], past.prefix_v).astype(q.dtype)
   of_own = jnp.einsum(
     "RGS,RSC->RGC", weights[..., P:].reshape(R, G, -1), past.own_v
   )
@@ -266,9 +266,8 @@ def _attend_pages(
   def sums(terms, weights, v):
     return jnp.einsum(terms, weights.astype(q.dtype), v, **_F32)
 
-  out = sums(
-    "BNKGP,BKPC->BNKGC", of_prefix.reshape(B, N, K, G, -1), past.prefix_v
-  ).reshape(by_sample.shape)
+  weights = of_prefix.reshape(B, N, K, G, -1).astype(q.dtype)
+  out = _of_prefix(weights, past.prefix_v).reshape(by_sample.shape)
   own_sums = sums("RGS,RSC->RGC", of_own.reshape(R, G, -1), past.own_v)
   out += own_sums.reshape(by_sample.shape)
   to_owner = owns.astype(jnp.float32)
@@ -277,6 +276,22 @@ def _attend_pages(
   mass = of_prefix.sum(-1) + of_own.sum(-1)
   mass += jnp.einsum("NM,MKG->NKG", to_owner, of_pages.sum(-1))
   return (out / mass[..., None]).astype(q.dtype)
+
+
+def _of_prefix(
+  weights: Float[Array, "B N K G P"], v: Float[Array, "B K P C"]
+) -> Float[Array, "B N K G C"]:
+  """Returns the weighted sums of the prefixes' values.
+
+  Bfloat16 goes as one matrix for each prefix and head: XLA's CPU backend has no
+  product of bfloat16 in the other form.
+  """
+  if weights.dtype != jnp.bfloat16:
+    return jnp.einsum("BNKGP,BKPC->BNKGC", weights, v, **_F32)
+  B, N, K, G, P = weights.shape
+  rows = weights.swapaxes(1, 2).reshape(B, K, N * G, P)
+  sums = jnp.einsum("BKRP,BKPC->BKRC", rows, v, **_F32)
+  return sums.reshape(B, K, N, G, -1).swapaxes(1, 2)
 
 
 def _seen(
