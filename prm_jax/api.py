@@ -41,6 +41,7 @@ def load(
   *,
   step: saves.Step = None,
   revision: str | None = None,
+  compute_dtype: str | None = None,
 ) -> scorer.Scorer | sampler.Sampler:
   """Returns the model of a checkpoint folder, or of a Hugging Face folder.
 
@@ -55,6 +56,9 @@ def load(
       Face folder has no steps.
     revision: A branch, tag or commit of a model on the Hub; None is its main
       branch.
+    compute_dtype: The type of matmuls and activations, float32, bfloat16 or
+      float16; None is that of the checkpoint, which of a published model is
+      that of its weights.
 
   Returns:
     A Scorer if the model is a PRM or an ORM, a Sampler if it is a policy.
@@ -68,15 +72,17 @@ def load(
   folder = hub.local_folder(folder, revision)
   is_ours = (folder / model_json.DESCRIPTION).exists()
   if not is_ours and (folder / "config.json").exists():
-    return _load_published(folder, step)
+    return _load_published(folder, step, compute_dtype)
   description = model_json.read_description(folder)
   kind = programs.named(description.program, folder / model_json.DESCRIPTION)
   if kind.writes:
-    return sampler.load(folder, step)
-  return scorer.load(folder, step)
+    return sampler.load(folder, step, compute_dtype=compute_dtype)
+  return scorer.load(folder, step, compute_dtype=compute_dtype)
 
 
-def _load_published(folder: pathlib.Path, step: saves.Step) -> scorer.Scorer:
+def _load_published(
+  folder: pathlib.Path, step: saves.Step, compute_dtype: str | None
+) -> scorer.Scorer:
   """Returns the scorer of a Hugging Face folder."""
   if step is not None:
     raise errors.InputError(
@@ -91,7 +97,7 @@ def _load_published(folder: pathlib.Path, step: saves.Step) -> scorer.Scorer:
         " from it isn't supported yet; `prm-jax import --template=NAME` reads"
         " one as a PRM"
       )
-    return scorer.load(target)
+    return scorer.load(target, compute_dtype=compute_dtype)
 
 
 def best_of_n(

@@ -3,12 +3,12 @@
 An imported model keeps how it is read: a PRM's template is recognised by its
 architecture, or named, and saved with the checkpoint. The small files of the
 Hugging Face folder are kept in ORIGIN: an export begins from them, and has the
-dtype of the imported tensors.
+dtype of the imported tensors. The model computes in this dtype, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 import dataclasses
 import pathlib
 import shutil
@@ -26,6 +26,7 @@ from prm_jax.huggingface import import_policy
 from prm_jax.huggingface import origin_digests
 from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import recognise
+from prm_jax.models import config as model_config
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
@@ -79,8 +80,9 @@ def import_folder(
       (math_shepherd, rlhflow); other PRMs are recognised. Without a template a
       language model is a policy, or what a training run starts from.
     system: Another system turn, if the template is a chat.
-    dtype: "float32" saves all parameters so; None keeps the dtype of the
-      tensors. What is trained from them is float32 in either case.
+    dtype: "float32" saves all parameters so, and computes in it; None keeps the
+      dtype of the tensors, and computes in that (in float32 if they have
+      several). What is trained from them is float32 in either case.
     policy: How a language model is prompted, which is saved; None saves
       nothing of it, unless the folder is our export of a policy.
     segmenter: How the texts of a reward model, or of a policy that we exported,
@@ -146,6 +148,11 @@ def import_folder(
   if adapted is not None:
     params = peft_adapters.add_params(params, adapted, dtype)
     model = dataclasses.replace(model, **adapted.fields)
+  trunk = huggingface.tensor_shapes(
+    config.family, config.model, how.head is None
+  )
+  stored = tensors.common_dtype([*trunk, *used])
+  model = model_config.computing_in(model, dtype or stored)
   try:
     target.mkdir(parents=True, exist_ok=True)
   except OSError as e:
@@ -165,11 +172,8 @@ def import_folder(
   copy_small_files(base or source, target / ORIGIN)
   if texts != (base or source):
     copy_small_files(texts, target / ORIGIN, but=("config.json", "README.md"))
-  trunk = huggingface.tensor_shapes(
-    config.family, config.model, how.head is None
-  )
   own = dict(_name_or_path=name) if name else {}
-  _write_config(target / ORIGIN, config.raw, own, tensors, [*trunk, *used])
+  _write_config(target / ORIGIN, config.raw, own, stored)
   origin_digests.write(target / ORIGIN)
   saves.save_params(target, params, description)
   # The description comes last: a folder that has one is whole.
@@ -210,16 +214,13 @@ def _write_config(
   origin: pathlib.Path,
   raw: Mapping[str, Any],
   own: Mapping[str, Any],
-  tensors: huggingface.Tensors,
-  names: Sequence[str],
+  stored: str,
 ) -> None:
   """Puts fields, and the tensors' own dtype, into the origin's config.json.
 
   The dtype there may be another, and an export would round to it. Several
   dtypes become float32, which holds each of them exactly.
   """
-  dtypes = {tensors.dtype(name) for name in names}
-  stored = dtypes.pop() if len(dtypes) == 1 else "float32"
   record = {**raw, **own}
   if (raw.get("dtype") or raw.get("torch_dtype")) != stored:
     record.pop("dtype", None)

@@ -114,9 +114,7 @@ def _our_scores(
   checkpoint: pathlib.Path,
 ) -> tuple[list[_Ids], list[_Ids], list[np.ndarray]]:
   """Returns each solution's ids, the places of its steps, and their scores."""
-  scorer = scorer_lib.load(checkpoint)
-  plain = dataclasses.replace(scorer.config, compute_dtype="float32")
-  scorer = dataclasses.replace(scorer, config=plain)
+  scorer = scorer_lib.load(checkpoint, compute_dtype="float32")
   unlimited = dataclasses.replace(scorer.encoding, max_tokens=None)
   texts, places = [], []
   for solution in SOLUTIONS:

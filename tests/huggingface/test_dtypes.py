@@ -16,8 +16,10 @@ import safetensors.numpy
 import tensor_files
 import test_import_export
 
+import prm_jax
 from prm_jax import errors
 from prm_jax import huggingface
+from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
 from prm_jax.huggingface import export_model
@@ -41,6 +43,10 @@ def _dtypes(params):
   return {str(x.dtype) for x in jax.tree.leaves(params)}
 
 
+def _computed_in(folder):
+  return model_json.read_description(folder).model.compute_dtype
+
+
 def _saved_dtypes(folder):
   params = folder / "checkpoints" / "0" / "params"
   return _dtypes(ocp.StandardCheckpointHandler().metadata(params).tree)
@@ -51,6 +57,7 @@ def test_a_dtype_is_kept_in_the_checkpoint_and_the_export(dtype, tmp_path):
   theirs = _theirs(tmp_path, dtype)
   import_model.import_folder(theirs, tmp_path / "ours")
   assert _saved_dtypes(tmp_path / "ours") == {dtype}
+  assert _computed_in(tmp_path / "ours") == dtype
   export_model.export_folder(tmp_path / "ours", tmp_path / "back")
   tensor_files.assert_same(theirs, tmp_path / "back")
 
@@ -62,8 +69,20 @@ def test_float32_is_saved_if_it_is_asked_for(tmp_path, capsys):
   assert "dtype='int8': expected one of float32" in capsys.readouterr().err
   assert main.main([*words, "--dtype=float32"]) == 0
   assert _saved_dtypes(tmp_path / "ours") == {"float32"}
+  assert _computed_in(tmp_path / "ours") == "float32"
   export_model.export_folder(tmp_path / "ours", tmp_path / "back")
   tensor_files.assert_same(theirs, tmp_path / "back")
+
+
+def test_a_model_computes_in_its_weights_type_or_in_that_it_is_loaded_in(
+  tmp_path,
+):
+  theirs = _theirs(tmp_path, "bfloat16")
+  import_model.import_folder(theirs, tmp_path / "ours")
+  for folder in (theirs, tmp_path / "ours"):
+    for given, expected in ((None, "bfloat16"), ("float32", "float32")):
+      model = prm_jax.load(folder, compute_dtype=given)
+      assert model.config.compute_dtype == expected
 
 
 def test_scores_are_those_of_the_same_numbers_in_float32(tmp_path):
@@ -71,9 +90,11 @@ def test_scores_are_those_of_the_same_numbers_in_float32(tmp_path):
   for name, dtype in (("narrow", None), ("wide", "float32")):
     import_model.import_folder(theirs, tmp_path / name, dtype=dtype)
   wide = scorer.load(tmp_path / "wide")
-  # A CPU holds float32, other devices what is saved.
   assert _dtypes(wide.params) == {"float32"}
-  assert _dtypes(scorer.load(tmp_path / "narrow").params) == {"float32"}
+  # Computing in float32 also holds it.
+  for given, held in ((None, "bfloat16"), ("float32", "float32")):
+    narrow = scorer.load(tmp_path / "narrow", compute_dtype=given)
+    assert _dtypes(narrow.params) == {held}
   saved = programs.load_params(tmp_path / "narrow", dtype=None)
   narrow = dataclasses.replace(wide, params=saved)
   assert _dtypes(narrow.params) == {"bfloat16"}
@@ -117,7 +138,7 @@ def test_logits_are_those_of_the_same_numbers_in_float32(fields):
   np.testing.assert_array_equal(compute(narrow), compute(wide))
 
 
-def test_what_trains_and_writes_gets_float32(tmp_path):
+def test_what_trains_gets_float32_and_what_writes_the_weights_type(tmp_path):
   theirs = test_import_export._theirs(tmp_path / "theirs")
   tensors = huggingface.open_tensors(theirs)
   values = {x: tensors.read(x) for x in tensors.names}
@@ -132,7 +153,7 @@ def test_what_trains_and_writes_gets_float32(tmp_path):
   assert jax.tree.all(
     jax.tree.map(lambda a, b: bool((a == b).all()), params, expected)
   )
-  assert _dtypes(sampler.load(tmp_path / "ours").params) == {"float32"}
+  assert _dtypes(sampler.load(tmp_path / "ours").params) == {"bfloat16"}
 
 
 def test_layers_of_several_dtypes_become_float32(tmp_path):
@@ -147,6 +168,7 @@ def test_layers_of_several_dtypes_become_float32(tmp_path):
   assert params["step_head"]["kernel"].dtype == jnp.bfloat16
   record = json.loads((tmp_path / "ours/origin/config.json").read_text())
   assert record["torch_dtype"] == "float32"  # the export holds each exactly
+  assert _computed_in(tmp_path / "ours") == "float32"
 
 
 def test_a_flipped_bit_of_a_bfloat16_save_is_damage(tmp_path):
