@@ -111,7 +111,7 @@ def step_scores(solutions: Sequence[schema.Solution], source: Source) -> Scored:
     "compute_dtype": scorer.config.compute_dtype,
   }
   with progress.showing(
-    "score", len(solutions), first=progress.COMPILING
+    "score", len(solutions), first="compiling and scoring"
   ) as update:
     return Scored(scorer.score(solutions, progress=update), by)
 

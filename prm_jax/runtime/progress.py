@@ -4,8 +4,8 @@ The lines are logged. The bar is drawn by tqdm: a log line can't be rewritten in
 place, and one line for each redraw would fill the terminal. It is drawn only if
 the logger takes progress (INFO), so a Python program shows none by default.
 
-Rates and remaining times count from the first report: what comes before it,
-such as a compilation, doesn't come again.
+Rates and remaining times count from the first report of more than 0 done: what
+comes before it, such as a compilation, doesn't come again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def showing(
     what: What is done, in a word or two.
     total: The number of units; None if it isn't known.
     unit: The name of one.
-    first: What happens before the first report.
+    first: What happens before the first report, which may be of 0 done.
     every_s: The seconds from one line to the next in the first minute; they
       become three times as many in the third.
     clock: Returns the time in seconds.
@@ -128,12 +128,13 @@ class _Lines:
     self._what, self._total, self._unit = what, total, unit
     self._first, self._every_s, self._clock = first, every_s, clock
     self._start = self._printed = clock()
-    self._since: tuple[int, float] | None = None  # done and time, first report
-    self._done, self._cost = 0, ""
+    # What was done, and when, at the first report of more than nothing.
+    self._since: tuple[int, float] | None = None
+    self._done, self._cost, self._is_told = 0, "", False
     self._lock = threading.Lock()
 
   def update(self, done: int, cost: str = "") -> None:
-    self._done, self._cost = done, cost
+    self._done, self._cost, self._is_told = done, cost, True
     if self._since is None and done:
       self._since = done, self._clock()
     self.log()
@@ -153,9 +154,10 @@ class _Lines:
     of = "" if self._total is None else f"/{self._total:,}"
     line = f"{self._what} {self._done:,}{of}"
     unit = "" if of else f" {self._unit}s"
-    if self._since is None:
+    if not self._is_told:
       return f"{line}{unit} {self._first} {now - self._start:.0f}s"
-    done, since = self._done - self._since[0], now - self._since[1]
+    first, at = self._since or (self._done, now)
+    done, since = self._done - first, now - at
     if not done or since <= 0:
       eta = "0s" if self._done == self._total else "unknown"
       return line + (f" eta {eta}" if of else unit)

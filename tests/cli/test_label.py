@@ -206,7 +206,7 @@ def test_it_says_how_far_it_is_and_what_that_has_cost(
   said = capfd.readouterr()
   lines = [x for x in said.err.splitlines() if x.startswith("label ")]
   assert lines[0].startswith("label 0/18 ")
-  assert lines[0].endswith("s 4 rollouts")
+  assert lines[0].endswith(" unknown 4 rollouts")
   counts = _said(said.out)
   cost = f"{counts['tokens']:,} tokens, {counts['rollouts']:,} rollouts"
   assert lines[-1].startswith("label 18/18 ") and lines[-1].endswith(cost)

@@ -38,19 +38,27 @@ def test_off_a_terminal_a_line_now_and_then_has_count_rate_and_eta(
   ]
 
 
-def test_no_eta_is_named_before_a_second_report(clock, capsys):
+def test_what_comes_first_is_named_until_a_report_and_no_eta_until_two(
+  clock, capsys
+):
   now, read = clock
   with progress.showing(
     "score", 40, first=progress.COMPILING, every_s=5, clock=read
   ) as update:
     now[0] = 105.0
+    update.__self__.log()
+    # Nothing is done, but what comes first has ended.
+    now[0] = 107.0
     update(0)
     now[0] = 110.0
-    update(8)
+    update(0, "64 tokens")
     now[0] = 115.0
+    update(8)
+    now[0] = 120.0
     update(16)
   assert capsys.readouterr().err.splitlines() == [
     "score 0/40 compiling 5s",
+    "score 0/40 eta unknown 64 tokens",
     "score 8/40 eta unknown",
     "score 16/40 1.6 solutions/s eta 15s",
   ]
