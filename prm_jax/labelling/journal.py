@@ -408,17 +408,28 @@ def _check_head(
       f"{path}:1: damaged, so it isn't known what it depends on; put a"
       " copy in its place, or give `fresh=True` to start over"
     )
+  before, now = dict(_flat(saved)), dict(_flat(depends_on))
   differences = [
-    f"{name} was {_short(saved.get(name))} and is"
-    f" {_short(depends_on.get(name))}"
-    for name in [*saved, *(depends_on.keys() - saved.keys())]
-    if saved.get(name) != depends_on.get(name)
+    f"{name} was {_short(before.get(name))} and is {_short(now.get(name))}"
+    for name in before | now
+    if before.get(name) != now.get(name)
   ]
   if differences:
     raise errors.InputError(
       f"{path}: holds another run's results: {'; '.join(differences)}; give the"
       " same again, another `output`, or `fresh=True` to start over"
     )
+
+
+def _flat(
+  record: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+  """Yields the fields of a record and of those in it, as "policy.seed"."""
+  for name, value in record.items():
+    if isinstance(value, Mapping) and value:
+      yield from _flat(value, f"{prefix}{name}.")
+    else:
+      yield f"{prefix}{name}", value
 
 
 _SHORT = reprlib.Repr()
