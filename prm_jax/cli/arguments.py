@@ -181,45 +181,6 @@ class Parser(argparse.ArgumentParser):
   def add_limit(self, what: str) -> None:
     self.add_natural("--limit", f"use only {what} (default: all)", metavar="N")
 
-  def add_dtype(self) -> None:
-    self.add_option(
-      "--dtype",
-      "the type of matmuls and activations: float32, bfloat16 or float16"
-      " (default: the checkpoint's)",
-    )
-
-  def add_batch_tokens(self) -> None:
-    self.add_natural(
-      "--batch_tokens",
-      "the most tokens in a batch, which bounds the memory of the device; a"
-      " longer solution is a batch of its own (default: 16384)",
-    )
-
-  def add_step(self) -> None:
-    self.add_option(
-      "--step",
-      "the update whose saved parameters are used; best is the saved one with"
-      " the best fit.best_metric of its run (default: the latest one that was"
-      " saved)",
-      type=step,
-    )
-
-  def add_scorer(self) -> None:
-    """Adds what scores steps: a checkpoint, or a file of scores."""
-    self.add_path(
-      "--checkpoint",
-      "the checkpoint folder of the reward model that scores the steps; give"
-      " either this or --scores",
-    )
-    self.add_step()
-    self.add_dtype()
-    self.add_batch_tokens()
-    self.add_option(
-      "--scores",
-      "a file of step scores that `prm-jax score` wrote, instead of"
-      " --checkpoint",
-    )
-
   def add_aggregate(self) -> None:
     self.add_option(
       "--aggregate",

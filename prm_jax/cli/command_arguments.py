@@ -6,6 +6,7 @@ import argparse
 import pathlib
 
 from prm_jax.cli import arguments
+from prm_jax.cli import model_arguments
 from prm_jax.cli import policy_arguments
 from prm_jax.grading import pool
 
@@ -111,7 +112,6 @@ def add_sample(commands: arguments.Parser) -> None:
     "--grader", arguments.GRADERS, "rules", choices=pool.GRADERS
   )
   sample.add_limit("the first N problems of --input")
-  sample.add_dtype()
 
 
 def add_score(commands: arguments.Parser) -> None:
@@ -143,9 +143,7 @@ def add_score(commands: arguments.Parser) -> None:
     " (docs/evaluation.md)",
     default="padded",
   )
-  score.add_batch_tokens()
-  score.add_dtype()
-  score.add_step()
+  model_arguments.add(score, "step", "dtype", "batch_tokens")
 
 
 def add_evaluate(commands: arguments.Parser) -> None:
@@ -221,7 +219,7 @@ def _add_evaluation(
   """Returns the parser of a kind, with the options that all kinds have."""
   kind = kinds.add_command(name, text, "evaluate.evaluate", compiles=True)
   kind.set_defaults(kind=name)
-  kind.add_scorer()
+  model_arguments.add_scorer(kind)
   kind.add_output(
     "--output",
     "the JSON file of results to write",

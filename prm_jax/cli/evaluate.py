@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from prm_jax.cli import model_arguments
+from prm_jax.cli import models
 from prm_jax.data import encoding
 from prm_jax.data import sources as sources_lib
 from prm_jax.evaluation import results as outputs
 from prm_jax.evaluation import run as evaluation_run
 from prm_jax.evaluation import run_best_of_n
-from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import tables
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
@@ -25,9 +26,8 @@ def evaluate(args: argparse.Namespace) -> None:
   else:
     read = [sources_lib.stored_at(path) for path in inputs]
   outputs.check(args.output, samples, [*read, args.scores, args.checkpoint])
-  source = scores_lib.Source(
-    args.checkpoint, args.scores, args.step, args.dtype, args.batch_tokens
-  )
+  how = model_arguments.of(args)
+  source = models.source(args.checkpoint, args.scores, how)
   if args.kind == "processbench":
     evaluation = evaluation_run.processbench_subsets(
       args.input, source, args.tune_on, args.seed, limit=args.limit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from prm_jax.cli import arguments
+from prm_jax.cli import model_arguments
 
 
 def add_exchange(commands: arguments.Parser) -> None:
@@ -44,7 +45,8 @@ def add_exchange(commands: arguments.Parser) -> None:
   _add_policy(importing)
   importing.add_option(
     "--dtype",
-    "float32: save the weights so (default: in the type they have, as bfloat16)",
+    "float32: save the weights so, and compute in it (default: in the type that"
+    " they have, as bfloat16)",
   )
   importing.add_option(
     "--revision",
@@ -79,7 +81,7 @@ def add_exchange(commands: arguments.Parser) -> None:
     "the type of the saved numbers: float32, bfloat16 or float16 (default: that"
     " of the imported model, or float32)",
   )
-  export.add_step()
+  model_arguments.add(export, "step")
   export.add_path(
     "--base",
     "write the adapters and the head alone, as a PEFT adapter of this model: its"

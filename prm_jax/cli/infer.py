@@ -13,6 +13,8 @@ import jax
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
+from prm_jax.cli import model_arguments
+from prm_jax.cli import models
 from prm_jax.cli import output
 from prm_jax.cli import policies
 from prm_jax.cli import policy_arguments
@@ -24,7 +26,6 @@ from prm_jax.evaluation import tables
 from prm_jax.grading import answers
 from prm_jax.grading import pool
 from prm_jax.inference import engine as engine_lib
-from prm_jax.inference import sampler
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.labelling import shards
 from prm_jax.runtime import checks
@@ -76,17 +77,21 @@ def _drawn(
   args: argparse.Namespace, starts: Sequence[schema.Solution]
 ) -> list[list[schema.Solution]]:
   """Returns the solutions that a checkpoint's policy writes."""
-  folder = files.local_path(args.policy)
-  policy = sampler.load(folder, args.step, compute_dtype=args.dtype)
+  how = model_arguments.of(args)
+  policy = models.policy(args.policy, how)
+  output.print_computed(dict(policy=policy.config.compute_dtype))
   sampling = policies.sampling_of(policy, args)
-  with progress.showing(
-    "sample", args.n * len(starts), first=progress.COMPILING
-  ) as update:
-    key = jax.random.key(args.seed)
-    if policy.template is None:
+  key, total = jax.random.key(args.seed), args.n * len(starts)
+  if policy.template is None:
+    if how.slots is not None:
+      policy = dataclasses.replace(policy, batch_samples=how.slots)
+    # It tells of whole batches alone.
+    first = "compiling and sampling"
+    with progress.showing("sample", total, first=first) as update:
       return policy.generate(starts, args.n, sampling, key, update)
-    # Texts of a published policy differ in length, which slots are for.
-    engine = engine_lib.of(policy)
+  # Texts of a published policy differ in length, which slots are for.
+  engine = engine_lib.of(policy, slots=policies.slots(args))
+  with progress.showing("sample", total, first=progress.COMPILING) as update:
     return engine.generate(starts, args.n, sampling, key, update)[0]
 
 
@@ -148,13 +153,9 @@ def score(args: argparse.Namespace) -> None:
   shard = shards.parse(args.shard)
   solutions, left_out = sources_lib.read(args.format, args.input, args.limit)
   solutions = [s for s in solutions if shard.holds(s.problem)]
-  scorer = scorer_lib.load(
-    args.checkpoint,
-    args.step,
-    layout=args.layout,
-    compute_dtype=args.dtype,
-    batch_tokens=args.batch_tokens,
-  )
+  how = model_arguments.of(args)
+  scorer = models.scorer(args.checkpoint, how, args.layout)
+  output.print_computed(dict(scorer=scorer.config.compute_dtype))
   longer = scorer.longer_than_trained(solutions)
   if longer:
     print(
@@ -163,7 +164,7 @@ def score(args: argparse.Namespace) -> None:
       file=sys.stderr,
     )
   with progress.showing(
-    "score", len(solutions), first=progress.COMPILING
+    "score", len(solutions), first="compiling and scoring"
   ) as update:
     scores = scorer.score(solutions, progress=update)
   count = files.write_records(

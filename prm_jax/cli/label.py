@@ -19,8 +19,11 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.cli import label_inputs
+from prm_jax.cli import model_arguments
+from prm_jax.cli import models
 from prm_jax.cli import output
 from prm_jax.cli import policies
+from prm_jax.cli import policy_arguments
 from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import scores
 from prm_jax.grading import pool
@@ -86,6 +89,7 @@ def _by_rollouts(
 
       depends_on = dict(grader=args.grader) | dataclasses.asdict(options)
       depends_on |= model.depends_on
+      output.print_computed(dict(policy=model.compute_dtype))
       return _label(args, task, bind, depends_on, counts, are_new=are_new)
 
 
@@ -111,6 +115,7 @@ def judge(args: argparse.Namespace) -> None:
 
     bind(lambda done: None)([])  # refuses options that make no sense together
     depends_on = model.depends_on | dict(template=args.template) | options
+    output.print_computed(dict(policy=model.compute_dtype))
     _label(args, task, bind, depends_on, counts)
 
 
@@ -168,10 +173,11 @@ def select(args: argparse.Namespace) -> None:
     aggregate = model_json.read_description(args.checkpoint).aggregate
 
   def score(chosen: Sequence[schema.Solution]) -> list[schema.StepScores]:
-    source = scores.Source(
-      args.checkpoint, args.scores, args.step, args.dtype, args.batch_tokens
-    )
-    return scores.step_scores(chosen, source).rows
+    how = model_arguments.of(args)
+    source = models.source(args.checkpoint, args.scores, how)
+    scored = scores.step_scores(chosen, source)
+    output.print_computed(dict(scorer=scored.by.get("compute_dtype")))
+    return scored.rows
 
   if args.random:
     chosen, counts = active_selection.at_random(
@@ -240,7 +246,9 @@ def _label(
       print(f"{log.path}: resumes after {len(log.ids):,} solutions")
     total = len(task.solutions) - len(log.ids)
     start = time.perf_counter()
-    with progress.showing("label", total) as update:
+    compiles = not policy_arguments.is_server(args.policy)
+    first = progress.COMPILING if compiles else "starting"
+    with progress.showing("label", total, first=first) as update:
       done, cost = 0, _cost(log.work)
 
       def after_batch(num: int, work: Mapping[str, int]) -> None:

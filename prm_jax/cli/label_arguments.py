@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from prm_jax.cli import arguments
+from prm_jax.cli import model_arguments
 from prm_jax.cli import policy_arguments
 from prm_jax.grading import pool
 from prm_jax.labelling import consensus
@@ -61,7 +62,6 @@ def _add_run(kind: arguments.Parser, model: str, prompt: str) -> None:
   """
   _add_part(kind)
   policy_arguments.add(kind, model, prompt)
-  policy_arguments.add_slots(kind)
   kind.add_sampling()
   kind.add_option(
     "--batch",
@@ -259,7 +259,7 @@ def _add_select(kinds: arguments.Parser) -> None:
     " wrong answer",
   )
   _add_part(kind)
-  kind.add_scorer()
+  model_arguments.add_scorer(kind)
   kind.add_option(
     "--budget",
     "the most solutions to choose in all; give this, --per_problem or both, and"

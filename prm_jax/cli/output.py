@@ -95,6 +95,17 @@ def print_left_out(left_out: Mapping[str, int]) -> None:
     print(f"left out: {count:,} {reason.replace('_', ' ')}")
 
 
+def print_computed(types: Mapping[str, str | None]) -> None:
+  """Prints the type that each model computed in.
+
+  Args:
+    types: Of each model its type; None isn't known, and isn't printed.
+  """
+  known = [f"{name} {x}" for name, x in types.items() if x is not None]
+  if known:
+    print(f"computed in: {', '.join(known)}")
+
+
 def print_counts(counts: Mapping[str, int]) -> None:
   """Prints counts, each with its name."""
   for name, count in counts.items():

@@ -19,8 +19,9 @@ import jax
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.checkpoints import model_json
 from prm_jax.cli import arguments
+from prm_jax.cli import model_arguments
+from prm_jax.cli import models
 from prm_jax.cli import policy_arguments
 from prm_jax.data import segmenters
 from prm_jax.inference import engine as engine_lib
@@ -55,12 +56,14 @@ class Policy:
     depends_on: What the completions depend on, as plain data.
     log_likelihoods: How likely it finds texts; None if that isn't known.
     count_tokens: How many tokens some steps have; None if that isn't known.
+    compute_dtype: The type that it computes in; None if that isn't known.
   """
 
   complete: Complete
   depends_on: dict[str, Any]
   log_likelihoods: schema.LogLikelihood | None = None
   count_tokens: omega_tree.CountTokens | None = None
+  compute_dtype: str | None = None
 
   def bind(self, tell: Tell) -> schema.Generate:
     """Returns the model as a Generate.
@@ -149,7 +152,7 @@ def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
       yield dataclasses.replace(served, depends_on=model)
     return
   loaded, sampling, depends_on = _loaded(args)
-  engine = engine_lib.of(loaded, slots=_slots(args))
+  engine = engine_lib.of(loaded, slots=slots(args))
   key = jax.random.key(args.seed)
 
   def complete(prefixes, n, tell):
@@ -162,7 +165,13 @@ def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
   def count_tokens(steps: Sequence[str]) -> int:
     return sum(len(loaded.tokenizer.encode(step)) + 1 for step in steps)
 
-  yield Policy(complete, depends_on, loaded.log_likelihoods, count_tokens)
+  yield Policy(
+    complete,
+    depends_on,
+    loaded.log_likelihoods,
+    count_tokens,
+    loaded.config.compute_dtype,
+  )
 
 
 @contextlib.contextmanager
@@ -208,20 +217,19 @@ def _loaded(
   args: argparse.Namespace,
 ) -> tuple[sampler.Sampler, sampler.Sampling, dict[str, Any]]:
   """Returns a folder's policy, how it samples, and what that depends on."""
-  folder = files.local_path(args.policy)
-  loaded = sampler.load(folder, args.step)
+  loaded = models.policy(args.policy, model_arguments.of(args))
   sampling = sampling_of(loaded, args)
-  fingerprint = model_json.fingerprint(folder, loaded.params)
-  depends_on = dict(policy=fingerprint) | sampling.record()
-  return loaded, sampling, depends_on | dict(seed=args.seed)
+  depends_on = models.depends_on("policy", args.policy, loaded)
+  return loaded, sampling, depends_on | sampling.record() | dict(seed=args.seed)
 
 
-def _slots(args: argparse.Namespace) -> int:
-  """Returns the number of completions that are sampled at the same time."""
-  if args.slots is None:
-    return engine_lib.Engine.slots
-  checks.check_counts(args, ("slots",), "--")
-  return args.slots
+def slots(args: argparse.Namespace) -> int:
+  """Returns the number of completions that are sampled at the same time.
+
+  Args:
+    args: The parsed arguments.
+  """
+  return model_arguments.of(args).slots or engine_lib.Engine.slots
 
 
 @contextlib.contextmanager
@@ -234,7 +242,7 @@ def searched(
     args: The parsed arguments, with max_step_tokens.
     counts: The counts to which what the machine did is added.
   """
-  policy_arguments.check(args)
+  policy_arguments.check(args, loads_scorer=models.is_checkpoint(args.scorer))
   if policy_arguments.is_server(args.policy):
     with _served_search(args, counts) as found:
       yield found
@@ -246,9 +254,7 @@ def searched(
       {f"engine_{name}": n for name, n in dataclasses.asdict(work).items()}
     )
 
-  options: dict[str, Any] = dict(
-    seed=args.seed, slots=_slots(args), watch=watch
-  )
+  options: dict[str, Any] = dict(seed=args.seed, slots=slots(args), watch=watch)
   if vars(args).get("chunk_tokens") is None:
     options["max_step_tokens"] = args.max_step_tokens
     yield search_models.of_sampler(loaded, sampling, **options), depends_on
@@ -256,17 +262,6 @@ def searched(
   checks.check_counts(args, ("chunk_tokens",), "--")
   options["chunk_tokens"] = args.chunk_tokens
   yield chunks.of_sampler(loaded, sampling, **options), depends_on
-
-
-def guide(name: str) -> tuple[sampler.Sampler, dict[str, Any]]:
-  """Returns the policy that guides another one, and what it depends on.
-
-  Args:
-    name: Its checkpoint folder.
-  """
-  folder = files.local_path(name)
-  loaded = sampler.load(folder)
-  return loaded, dict(guide=model_json.fingerprint(folder, loaded.params))
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax.cli import arguments
+from prm_jax.cli import model_arguments
 from prm_jax.runtime import json_text
 
 # Options that are fields of remote.Endpoint and remote.Template.
@@ -35,12 +36,17 @@ def is_server(policy: str) -> bool:
   return policy.startswith(("http://", "https://"))
 
 
-def check(args: argparse.Namespace) -> None:
-  """Refuses options that don't fit --policy: a server's or a folder's."""
+def check(args: argparse.Namespace, *, loads_scorer: bool = False) -> None:
+  """Refuses options that don't fit --policy: a server's or a folder's.
+
+  Args:
+    args: The parsed arguments.
+    loads_scorer: Whether what scores is a checkpoint folder, so that --dtype is
+      for this one if --policy is a server.
+  """
   if is_server(args.policy):
-    _refuse(
-      args, FOLDER, "is for a checkpoint folder, and --policy is a server"
-    )
+    names = [x for x in FOLDER if not (loads_scorer and x == "dtype")]
+    _refuse(args, names, "is for a checkpoint folder, and --policy is a server")
     if args.model is None:
       raise errors.InputError(
         f"--policy={args.policy}: give --model, the name it is served by"
@@ -102,20 +108,10 @@ def add(
     " http://HOST:PORT/v1 (docs/remote.md)",
     required=required,
   )
-  parser.add_step()
+  model_arguments.add(parser, *FOLDER)
   _add_requests(parser)
   _add_texts(parser, prompt)
   _add_limits(parser)
-
-
-def add_slots(parser: arguments.Parser) -> None:
-  """Adds the option of the engine, which samples from a folder's policy."""
-  parser.add_option(
-    "--slots",
-    "the number of completions that are sampled at the same time, which bounds"
-    " the memory of the device (checkpoint folders only; default: 64)",
-    type=arguments.whole,
-  )
 
 
 def _add_requests(parser: arguments.Parser) -> None:

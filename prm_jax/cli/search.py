@@ -21,6 +21,8 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.cli import label
 from prm_jax.cli import label_inputs
+from prm_jax.cli import model_arguments
+from prm_jax.cli import models as models_lib
 from prm_jax.cli import output
 from prm_jax.cli import policies
 from prm_jax.cli import problems as problems_lib
@@ -257,10 +259,12 @@ def _verifier(
 ) -> tuple[models.Verifier, dict[str, Any]]:
   """Returns what scores, and what the scores depend on."""
   if args.kind == "chunk_guidance":
-    large, depends_on = policies.guide(args.scorer)
+    # --step is the small policy's.
+    latest = dataclasses.replace(model_arguments.of(args), step=None)
+    large = models_lib.policy(args.scorer, latest)
     verifier = chunks.of_policy(large, guidance=args.guidance)
-    return verifier, depends_on
-  loaded = score_sources.load(args.scorer)
+    return verifier, models_lib.depends_on("guide", args.scorer, large)
+  loaded = models_lib.score(args.scorer, model_arguments.of(args))
   aggregate = args.aggregate or ("last" if args.kind in _BY_STEP else None)
   if loaded.scorer is None:
     verifier = models.Verifier(loaded.score, aggregate or "product")
@@ -298,7 +302,8 @@ def _journaled(
     else:  # the seconds in it are those of another run
       timing_path(args).unlink(missing_ok=True)
     left = len(problems) - len(log.ids)
-    with progress.showing("search", left, "problem") as update:
+    first = "in the first batch"
+    with progress.showing("search", left, "problem", first=first) as update:
 
       def after_batch(done: int, counts: Mapping[str, int]) -> None:
         update(done, _so_far(counts))
@@ -377,9 +382,7 @@ def _report(
 ) -> None:
   print(f"{args.output}: {len(results):,} problems")
   output.print_counts(counts)
-  known = [f"{name} {x}" for name, x in compute_dtype.items() if x is not None]
-  if known:
-    print(f"computed in: {', '.join(known)}")
+  output.print_computed(compute_dtype)
   graded = counts["graded"]
   for how in search_arguments.SELECTIONS if graded else ():
     right = counts[f"right_{how}"]

@@ -57,7 +57,6 @@ def _add_strategy(search: arguments.Parser, name: str) -> None:
 def _add_run(kind: arguments.Parser, name: str) -> None:
   """Adds the models, the problems, the limits and the outputs of a search."""
   policy_arguments.add(kind, "the model that writes", "the problem")
-  policy_arguments.add_slots(kind)
   if name == "chunk_guidance":
     _add_guide(kind)
   else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 import os
 
 from prm_jax import errors
@@ -14,6 +15,7 @@ except ModuleNotFoundError as e:
   raise errors.InputError(
     f"serve needs {e.name}; pip install 'prm_jax[serve]'"
   ) from e
+from prm_jax.cli import model_arguments
 from prm_jax.data import segmenters
 from prm_jax.inference import score_sources
 from prm_jax.serving import limits as limits_lib
@@ -41,7 +43,7 @@ def serve(args: argparse.Namespace) -> None:
     host, port = listening.getsockname()[:2]
     where = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
     print(
-      f"{where}: {', '.join(models)}, {'with' if keys else 'without'} a key;"
+      f"{where}: {_shown(models)}, {'with' if keys else 'without'} a key;"
       " compiling",
       flush=True,
     )
@@ -53,6 +55,16 @@ def serve(args: argparse.Namespace) -> None:
   print(f"{where}: ended")
 
 
+def _shown(models: Mapping[str, sources.Served]) -> str:
+  """Returns the models' names, of checkpoints with the type they compute in."""
+  return ", ".join(
+    f"{name} ({model.scorer.config.compute_dtype})"
+    if isinstance(model, models_lib.Model)
+    else name
+    for name, model in models.items()
+  )
+
+
 def _models(
   args: argparse.Namespace, limits: limits_lib.Limits
 ) -> dict[str, sources.Served]:
@@ -60,8 +72,9 @@ def _models(
   text = args.checkpoint
   segmenter = args.segmenter and segmenters.parse(args.segmenter)
   key = score_sources.Key(args.upstream_key_variable, args.insecure_key)
+  how = model_arguments.of(args)
   entries = [_entry(entry.strip()) for entry in text.split(",")]
-  _check_sources(args, any(sources.is_source(where) for _, where in entries))
+  _check_kinds(args, [sources.is_source(where) for _, where in entries])
   models: dict[str, sources.Served] = {}
   for name, where in entries:
     if not where:
@@ -74,7 +87,13 @@ def _models(
         where, limits, name=name, segmenter=segmenter, key=key
       )
     else:
-      model = models_lib.load(where, limits, name=name, segmenter=segmenter)
+      model = models_lib.load(
+        where,
+        limits,
+        name=name,
+        segmenter=segmenter,
+        compute_dtype=how.dtype,
+      )
     if model.name in models:
       raise errors.InputError(
         f"--checkpoint={text}: two models are named {model.name!r}; name one"
@@ -110,14 +129,19 @@ def _entry(text: str) -> tuple[str | None, str]:
   return name.strip() or None, where.strip()
 
 
-def _check_sources(args: argparse.Namespace, are_there: bool) -> None:
-  """Refuses options of what isn't a checkpoint, if there is no such thing."""
+def _check_kinds(args: argparse.Namespace, are_sources: list[bool]) -> None:
+  """Refuses options of checkpoints, or of others, if there are none of them."""
   for name in ("upstream_key_variable", "insecure_key"):
-    if getattr(args, name) and not are_there:
+    if getattr(args, name) and not any(are_sources):
       raise errors.InputError(
         f"--{name} is for what isn't a checkpoint, and --checkpoint="
         f"{args.checkpoint} has only checkpoints; take it out"
       )
+  if args.dtype and all(are_sources):
+    raise errors.InputError(
+      f"--dtype={args.dtype} is for checkpoints, and --checkpoint="
+      f"{args.checkpoint} has none; take it out"
+    )
 
 
 def _keys(variable: str | None) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from prm_jax.cli import arguments
+from prm_jax.cli import model_arguments
 
 
 def add(commands: arguments.Parser) -> None:
@@ -22,6 +23,7 @@ def add(commands: arguments.Parser) -> None:
     " (docs/serve.md)",
     required=True,
   )
+  model_arguments.add(serve, "dtype")
   serve.add_option(
     "--segmenter",
     "how texts are cut into steps for a checkpoint that doesn't say it, and for"

@@ -289,6 +289,7 @@ def load(
   *,
   name: str | None = None,
   segmenter: segmenters.Segmenter | None = None,
+  compute_dtype: str | None = None,
 ) -> Model:
   """Returns the model of a checkpoint folder's latest save.
 
@@ -297,12 +298,14 @@ def load(
     limits: What is accepted. The shapes that are compiled follow from them.
     name: Its name in requests; None is that of the folder.
     segmenter: How texts are cut into steps if the checkpoint doesn't say it.
+    compute_dtype: The type of matmuls and activations; None is that of the
+      checkpoint.
 
   Raises:
     InputError: The folder holds no reward model.
   """
   path = score_sources.checkpoint_folder(str(folder))
-  loaded = score_sources.load(str(path))
+  loaded = score_sources.load(str(path), compute_dtype=compute_dtype)
   if loaded.scorer is None:
     raise errors.InputError(f"{folder}: give the checkpoint folder of a model")
   scorer = in_batches(loaded.scorer, limits)
@@ -366,7 +369,11 @@ def load_newer(model: Model) -> Model | None:
   if model.folder is None or saves.chosen(model.folder, None) == model.step:
     return None
   return load(
-    model.folder, model.limits, name=model.name, segmenter=model.segmenter
+    model.folder,
+    model.limits,
+    name=model.name,
+    segmenter=model.segmenter,
+    compute_dtype=model.scorer.config.compute_dtype,
   )
 
 
