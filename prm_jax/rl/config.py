@@ -56,6 +56,7 @@ class RLConfig:
     monitor: When the hacking monitor gives an alarm.
     program: Always "rl".
     model: Fields of the policy's ModelConfig to change (compute_dtype, remat).
+      Reference and critic compute in its compute_dtype, too.
     reference: The folder of the model that the KL is measured against; "" is
       the policy itself.
     prm: What scores the steps: a PRM's checkpoint folder, FILE.py:FUNCTION,
@@ -67,6 +68,8 @@ class RLConfig:
     key_variable: The environment variable with the key that each server gets.
     insecure_key: Whether the key may be sent unencrypted, over http, to another
       machine.
+    score_dtype: The type in which prm, orm and held_out_prm compute, if they are
+      checkpoint folders: float32, bfloat16 or float16; None is each one's own.
     critic: The folder of the PRM or policy whose trunk a separate critic starts
       from; "" is the policy's.
     implicit_beta: The beta of an implicit PRM.
@@ -97,6 +100,7 @@ class RLConfig:
   outcome: str = ""
   key_variable: str | None = None
   insecure_key: bool = False
+  score_dtype: str | None = None
   critic: str = ""
   implicit_beta: float = 0.05
   epochs: int = 1
@@ -196,6 +200,20 @@ class RLConfig:
       raise errors.InputError(
         f"key_variable={self.key_variable!r}: none of {', '.join(_SCORES)} is"
         " at a server; leave it out"
+      )
+    if self.score_dtype is None:
+      return
+    checks.check_choice(
+      "score_dtype", self.score_dtype, model_config.COMPUTE_DTYPES
+    )
+    if not any(
+      name
+      and not (score_sources.is_url(name) or score_sources.is_function(name))
+      for name in given.values()
+    ):
+      raise errors.InputError(
+        f"score_dtype={self.score_dtype!r}: none of {', '.join(_SCORES)} is a"
+        " checkpoint folder; leave it out"
       )
 
   def _check_roles(self) -> None:

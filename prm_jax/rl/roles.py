@@ -67,6 +67,7 @@ def read_roles(
   held_out_prm: str,
   outcome: str,
   key: score_sources.Key,
+  score_dtype: str | None,
   has_critic: bool,
   has_implicit: bool,
 ) -> Roles:
@@ -84,6 +85,8 @@ def read_roles(
     held_out_prm: As prm, of what rewards nothing.
     outcome: The name of a function that rewards solutions, "" for none.
     key: The key of servers.
+    score_dtype: The type in which what scores computes, if it is a checkpoint;
+      None is its own.
     has_critic: Whether there is a critic with a trunk of its own.
     has_implicit: Whether there is an implicit PRM.
 
@@ -106,6 +109,7 @@ def read_roles(
       of_role, start[updates.REFERENCE] = _other(
         reference, "reference", programs_lib.POLICIES, loaded
       )
+      of_role = model_config.computing_in(of_role, policy.compute_dtype)
     models = models._replace(reference=of_role)
   if has_implicit:
     models = models._replace(implicit=begun)
@@ -116,6 +120,7 @@ def read_roles(
       of_role, trunk = _other(
         critic, "critic", ("prm", "orm", *programs_lib.POLICIES), loaded
       )
+      of_role = model_config.computing_in(of_role, policy.compute_dtype)
     models = models._replace(critic=of_role)
     # Its own head begins at 0: a PRM's logit is no return.
     start[updates.CRITIC] = {
@@ -127,9 +132,11 @@ def read_roles(
     codec=loaded.codec,
     encoding=described.encoding,
     sampling=described.sampling,
-    prm=_score(prm, "prm", ("prm", "implicit"), key),
-    orm=_score(orm, "orm", ("orm",), key),
-    held_out=_score(held_out_prm, "held_out_prm", ("prm", "implicit"), key),
+    prm=_score(prm, "prm", ("prm", "implicit"), key, score_dtype),
+    orm=_score(orm, "orm", ("orm",), key, score_dtype),
+    held_out=_score(
+      held_out_prm, "held_out_prm", ("prm", "implicit"), key, score_dtype
+    ),
     outcome=score_sources.load_outcome_reward(outcome) if outcome else None,
   )
 
@@ -223,10 +230,15 @@ def _same_ids(a: tokenizer_lib.Tokenizer, b: tokenizer_lib.Tokenizer) -> bool:
 
 
 def _score(
-  name: str, field: str, programs: Sequence[str], key: score_sources.Key
+  name: str,
+  field: str,
+  programs: Sequence[str],
+  key: score_sources.Key,
+  dtype: str | None,
 ) -> score_sources.Loaded | None:
   if not name:
     return None
-  if not (score_sources.is_url(name) or score_sources.is_function(name)):
-    _folder(str(score_sources.checkpoint_folder(name)), field, programs)
-  return score_sources.load(name, key=key)
+  if score_sources.is_url(name) or score_sources.is_function(name):
+    return score_sources.load(name, key=key)
+  _folder(str(score_sources.checkpoint_folder(name)), field, programs)
+  return score_sources.load(name, compute_dtype=dtype)

@@ -162,6 +162,7 @@ def read_roles(config: rl_config.RLConfig) -> roles_lib.Roles:
     held_out_prm=config.held_out_prm,
     outcome=config.outcome,
     key=config.key,
+    score_dtype=config.score_dtype,
     has_critic=config.loss.critic == "separate",
     has_implicit=config.rewards.implicit > 0,
   )

@@ -209,6 +209,8 @@ def _as_model(name):
       "^held_out_prm: .*K unencrypted",
     ),
     (dict(rewards=dict(outcome=-1.0)), r"rewards\.outcome=-1"),
+    (dict(prm="p", score_dtype="int8"), "score_dtype='int8': expected one of"),
+    (dict(prm="f.py:g", score_dtype="float32"), "'float32': none of prm, orm"),
   ],
 )
 def test_a_name_that_cant_be_meant_is_refused_before_anything_is_read(

@@ -313,6 +313,25 @@ def test_a_policy_with_new_adapters_has_a_reference_without(folders):
   assert ranks == [2, 0, None, 0]
 
 
+def test_models_of_tokens_compute_as_the_policy_and_scores_as_score_dtype_says(
+  folders,
+):
+  config = _config(
+    folders,
+    model=dict(compute_dtype="bfloat16"),
+    reference=folders["init_from"],
+    critic=folders["init_from"],
+    held_out_prm=folders["prm"],
+    score_dtype="float16",
+    loss=dict(kl_placement="reward", kl=0.1, critic="separate"),
+    credit=dict(baseline="gae"),
+  )
+  roles = rl_run.read_roles(config)
+  types = {m.compute_dtype for m in roles.models if m is not None}
+  assert types == {"bfloat16"}
+  assert roles.held_out.scorer.config.compute_dtype == "float16"
+
+
 def test_every_other_role_has_its_say_in_a_run(folders, tmp_path):
   # A grader in a process of its own, steps as the PRM cuts them, a PRM that
   # rewards nothing, and a critic on the policy's trunk.
