@@ -25,7 +25,6 @@ from typing import Any
 
 from flax.core import meta
 import jax
-from jax import numpy as jnp
 import numpy as np
 import results
 import transformers_generate
@@ -284,7 +283,7 @@ def stops(args: argparse.Namespace) -> dict[str, Any]:
     "stops": dict(
       states=len(found.table), completions=len(wanted), tokens=int(wanted.sum())
     ),
-    "step of Qwen2.5-0.5B": step_costs(QWEN, args.slots, len(found.table)),
+    "step of Qwen2.5-0.5B": step_costs(QWEN, args.slots, found.table),
   }
   tokens_drawn = int(wanted.sum())
   measured = {
@@ -295,13 +294,14 @@ def stops(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def step_costs(
-  model: model_config.ModelConfig, slots: int, states: int
+  model: model_config.ModelConfig, slots: int, stops: np.ndarray
 ) -> dict[str, float]:
   """Returns what XLA counts of a step of decoding, and of the look-up in it.
 
   XLA counts a loop's body once, and the whole table as read.
   """
-  table = jax.ShapeDtypeStruct((states, model.vocab_size), jnp.uint8)
+  shape = (len(stops), model.vocab_size)
+  table = jax.ShapeDtypeStruct(shape, stops.dtype)
   plain, looking = (
     lowered_step(model, slots, x).compile().cost_analysis()
     for x in (None, table)

@@ -16,6 +16,7 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import marker_cuts
+from prm_jax.data import paragraph_cuts
 from prm_jax.data import sentence_cuts
 from prm_jax.data import step_cuts
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -230,7 +231,7 @@ def _cuts(
   """Returns where a text is cut."""
   kind, words = segmenter.kind, segmenter.words
   if kind == "paragraph":
-    return step_cuts.at_breaks(text, step_cuts.PARAGRAPH_BREAK)
+    return paragraph_cuts.paragraphs(text)
   if kind == "line":
     return step_cuts.at_breaks(text, step_cuts.LINE_BREAK)
   if kind == "sentence":

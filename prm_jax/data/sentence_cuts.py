@@ -16,12 +16,12 @@ from prm_jax.data import step_cuts
 
 _WHITE = step_cuts.WHITE
 # Environments that hold a formula.
-_ENVIRONMENTS = (
+ENVIRONMENTS = (
   "align|aligned|alignat|array|bmatrix|Bmatrix|cases|eqnarray|equation|flalign"
   "|gather|gathered|matrix|multline|pmatrix|smallmatrix|split|tabular|vmatrix"
   "|Vmatrix"
 )
-_ENVIRONMENT = rf"\{{(?:{_ENVIRONMENTS})\*?\}}"
+_ENVIRONMENT = rf"\{{(?:{ENVIRONMENTS})\*?\}}"
 # What opens or closes a formula; and a paragraph's end, which closes each. A
 # backslash with another character is neither.
 _DELIMITERS = re.compile(

@@ -3,8 +3,9 @@
 A byte automaton reads the bytes of a text and says at which byte a step is
 complete, or a stop text is. Composed with the bytes of each id, it is an array
 [states, ids]: an entry is the next state times 4, plus an event. One gather a
-token then replaces the host's decoding. What an automaton calls a step's end is
-where data/segmenters.py ends it; segmenters that look ahead have none.
+token then replaces the host's decoding. Most ids do the same in every state, so
+the array is kept as its different columns. What an automaton calls a step's end
+is where data/segmenters.py ends it; segmenters that look ahead have none.
 
 A byte of a character of several bytes is no blank, line break or ASCII letter,
 so bytes and characters give the same events, half characters included.
@@ -19,6 +20,7 @@ from jaxtyping import Int, UInt
 import numpy as np
 
 from prm_jax import errors
+from prm_jax.data import paragraph_cuts
 from prm_jax.data import segmenters
 from prm_jax.data import token_bytes
 
@@ -29,7 +31,6 @@ NONE, STEP, STOP = 0, 1, 2
 EVENTS = 4
 
 _BLANKS = frozenset(f"{segmenters.BLANK}\n".encode())
-_LINE_BREAK = ord("\n")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,11 +57,14 @@ class StepStops:
 
   Args:
     automaton: The automaton, for texts.
-    table: `next state * EVENTS + event` after each id, uint8 or uint16.
+    table: `next state * EVENTS + event` after each kind of id, uint8 or uint16.
+      Ids of a kind have the same entries.
+    kinds: The kind of each id, uint16 or uint32.
   """
 
   automaton: Automaton
-  table: UInt[np.ndarray, "states V"]
+  table: UInt[np.ndarray, "states kinds"]
+  kinds: UInt[np.ndarray, " V"]
 
   def state_after(self, text: str) -> int:
     """Returns the state that a text leaves, for what is written after it."""
@@ -69,12 +73,18 @@ class StepStops:
       state = int(self.automaton.next[state, byte])
     return state
 
-  def padded(self, num_ids: int) -> UInt[np.ndarray, "states V"]:
-    """Returns the table for at least `num_ids` ids; new ones add nothing."""
-    missing = max(num_ids - self.table.shape[1], 0)
+  def entry(self, state: int, token: int) -> tuple[int, int]:
+    """Returns the next state and the event after an id."""
+    state, event = divmod(int(self.table[state, self.kinds[token]]), EVENTS)
+    return state, event
+
+  def padded(self, num_ids: int = 0) -> UInt[np.ndarray, "states V"]:
+    """Returns the entries of at least `num_ids` ids; new ones add nothing."""
+    missing = max(num_ids - len(self.kinds), 0)
     stay = np.arange(len(self.table), dtype=self.table.dtype) * EVENTS
-    columns = np.repeat(stay[:, None], missing, axis=1)
-    return np.concatenate([self.table, columns], axis=1)
+    table = np.column_stack([self.table, stay])
+    new = np.full(missing, table.shape[1] - 1)
+    return table[:, np.concatenate([self.kinds, new])]
 
 
 def make(
@@ -99,14 +109,16 @@ def make(
     automaton = product(of_segmenter(steps), automaton)
   elif isinstance(steps, str):
     automaton = product(separator_text(steps), automaton)
-  table = _compose(automaton, tokens.of)
+  table, kinds = _compose(automaton, tokens.of)
   if isinstance(steps, int):
     if not 0 <= steps < len(tokens.of):
       raise errors.InputError(
         f"id {steps} can't end a step: the vocabulary has {len(tokens.of)} ids"
       )
-    table[:, steps] = table[:, steps] // EVENTS * EVENTS + STEP
-  return StepStops(automaton, table)
+    own = table[:, kinds[steps]] // EVENTS * EVENTS + STEP
+    kinds[steps] = table.shape[1]
+    table = np.column_stack([table, own])
+  return StepStops(automaton, table, kinds)
 
 
 def at_id(separator: int, num_ids: int) -> StepStops:
@@ -128,7 +140,10 @@ def of_segmenter(segmenter: segmenters.Segmenter) -> Automaton:
     InputError: The segmenter looks ahead.
   """
   if segmenter.kind == "paragraph":
-    return _paragraph()
+    own = paragraph_cuts.machine()
+    return Automaton(
+      own.next, np.where(own.is_cut, STEP, NONE).astype(np.int32)
+    )
   if segmenter.kind == "line":
     return separator_text("\n")
   raise errors.InputError(
@@ -136,21 +151,6 @@ def of_segmenter(segmenter: segmenters.Segmenter) -> Automaton:
     " device can't stop there; cut the text after sampling, or take paragraph"
     " or line"
   )
-
-
-def _paragraph() -> Automaton:
-  """Returns the automaton of a line break, blanks, and a line break.
-
-  States: no text so far, text, and a line break after text.
-  """
-  empty, text, broken = range(3)
-  after = np.full((3, 256), text, np.int32)
-  event = np.zeros((3, 256), np.int32)
-  for byte in _BLANKS:
-    after[:, byte] = empty, text, broken
-  after[:, _LINE_BREAK] = empty, broken, empty
-  event[broken, _LINE_BREAK] = STEP
-  return Automaton(after, event)
 
 
 def separator_text(separator: str) -> Automaton:
@@ -260,50 +260,59 @@ def _encoded(texts: Sequence[str]) -> list[bytes]:
 
 # --- Over a vocabulary ------------------------------------------------------
 
-# States times ids that are followed at a time, which bounds the memory.
-_AT_ONCE = 1 << 22
-
 
 def _compose(
   automaton: Automaton, of: Sequence[bytes]
-) -> UInt[np.ndarray, "states V"]:
-  """Returns a table: the entry of each state and id."""
-  S, V = automaton.num_states, len(of)
-  most = np.iinfo(np.uint16).max
+) -> tuple[UInt[np.ndarray, "states kinds"], UInt[np.ndarray, " V"]]:
+  """Returns the entries of each kind of id, and the kind of each id.
+
+  Byte by byte of all ids at once: a kind and a byte give another kind, and few
+  of these pairs are different.
+  """
+  S, most = automaton.num_states, np.iinfo(np.uint16).max
   if most < S * EVENTS:
     raise errors.InputError(
       f"the stop texts make {S:,} states, and a device's table holds"
       f" {most // EVENTS:,}; give fewer or shorter ones"
     )
-  dtype = np.uint8 if np.iinfo(np.uint8).max >= S * EVENTS else np.uint16
-  table = np.empty((S, V), dtype)
-  at_once = max(_AT_ONCE // max(V, 1), 1)
-  for first in range(0, S, at_once):
-    rows = slice(first, min(first + at_once, S))
-    table[rows] = _follow(automaton, of, np.arange(rows.start, rows.stop))
-  return table
-
-
-def _follow(
-  automaton: Automaton, of: Sequence[bytes], states: Int[np.ndarray, " S"]
-) -> Int[np.ndarray, "S V"]:
-  """Returns the entries of some states, byte by byte of all ids at once."""
   sizes = np.fromiter(map(len, of), np.int64, len(of))
   starts = np.cumsum(sizes) - sizes
   # The ids that still have a byte come first.
   order = np.argsort(-sizes, kind="stable")
-  sizes, starts = sizes[order], starts[order]
+  fewer, starts = -sizes[order], starts[order]
   text = np.frombuffer(b"".join(of), np.uint8)
-  # States as places in the flat automaton.
-  after = automaton.next.reshape(-1) * 256
-  event_of = automaton.event.reshape(-1)
-  at = np.repeat(states[:, None].astype(np.int32) * 256, len(of), axis=1)
-  event = np.zeros(at.shape, np.int32)
-  for place in range(sizes[0] if len(of) else 0):
-    num = int(np.searchsorted(-sizes, -place))
-    index = at[:, :num] + text[starts[:num] + place]
-    np.maximum(event[:, :num], event_of[index], out=event[:, :num])
-    at[:, :num] = after[index]
-  entries = np.empty_like(at)
-  entries[:, order] = at // 256 * EVENTS + event
-  return entries
+  dtype = np.uint8 if np.iinfo(np.uint8).max >= S * EVENTS else np.uint16
+  rows = np.arange(S, dtype=dtype)[None] * EVENTS
+  number = {rows[0].tobytes(): 0}
+  kinds = np.zeros(len(of), np.int32)
+  for place in range(sizes.max(initial=0)):
+    num = int(np.searchsorted(fewer, -place))
+    pairs = kinds[:num] * 256 + text[starts[:num] + place]
+    kind_after = np.zeros(len(rows) * 256, np.int32)
+    kind_after[pairs] = 1
+    different = np.flatnonzero(kind_after)
+    new = _followed(automaton, rows[different // 256], different % 256)
+    added = []
+    for k, row in enumerate(new):
+      key = row.tobytes()
+      if key not in number:
+        number[key] = len(number)
+        added.append(k)
+      kind_after[different[k]] = number[key]
+    rows = np.concatenate([rows, new[added]])
+    kinds[:num] = kind_after[pairs]
+  out = np.empty(len(of), np.uint16 if len(rows) < most else np.uint32)
+  out[order] = kinds
+  return rows.T, out
+
+
+def _followed(
+  automaton: Automaton,
+  rows: UInt[np.ndarray, "kinds states"],
+  byte: Int[np.ndarray, " kinds"],
+) -> UInt[np.ndarray, "kinds states"]:
+  """Returns the entries of kinds of ids with a byte more each."""
+  state, event = np.divmod(rows, EVENTS)
+  event = np.maximum(event, automaton.event[state, byte[:, None]])
+  after = automaton.next[state, byte[:, None]]
+  return (after * EVENTS + event).astype(rows.dtype)

@@ -14,7 +14,9 @@ import pathlib
 
 import pytest
 
+from prm_jax.data import paragraph_cuts
 from prm_jax.data import segmenters
+from prm_jax.data import step_cuts
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "segmenter_cuts.json"
 NAMES = ("paragraph", "line", "sentence", "numbered", "markers")
@@ -64,6 +66,21 @@ def _cuts(path, file):
 def test_real_solutions_are_cut_as_before(file, public_data):
   expected = json.loads(GOLDEN.read_text())[file]
   assert _cuts(public_data(file), file) == expected
+
+
+@pytest.mark.real_data
+def test_every_beginning_of_a_real_solution_has_its_first_cuts(public_data):
+  file = "math500/math500.jsonl.gz"
+  texts = TEXTS[file](public_data(file))
+  texts = [text for text in texts if "[asy]" in text and "\n\n" in text][:25]
+  held = 0
+  for text in texts:
+    cuts = paragraph_cuts.paragraphs(text).places
+    held += len(step_cuts.PARAGRAPH_BREAK.findall(text)) - len(cuts)
+    for k in range(len(text)):
+      beginning = paragraph_cuts.paragraphs(text[:k]).places
+      assert beginning == [span for span in cuts if span[1] <= k]
+  assert held > 50
 
 
 if __name__ == "__main__":

@@ -334,7 +334,7 @@ def test_a_step_of_our_own_form_is_complete_with_its_separator():
   ):
     assert c.completes_step(np.asarray(ids, np.int32)) == completes
   assert c.stops(False) is None and not c.steps_on_host()
-  table = c.stops(True).table
+  table = c.stops(True).padded()
   # Of all ids the separator alone ends a step.
   ends = np.flatnonzero(table[0] % step_automaton.EVENTS)
   assert ends.tolist() == [end] and table.shape == (1, end + 1)
@@ -374,8 +374,7 @@ def _ended_by(stops, c, text):
   """Returns the events at the tokens of a text, one token after another."""
   state, events = 0, []
   for token in _ids(c, text):
-    entry = int(stops.table[state, token])
-    state, event = divmod(entry, step_automaton.EVENTS)
+    state, event = stops.entry(state, token)
     events += [event] * bool(event)
   return events
 

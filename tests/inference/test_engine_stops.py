@@ -24,11 +24,26 @@ OF = (
   *(b"\n", b"\n\n", b"a", b" ", b".\n\n", b"\xe2", b"\x82\xac", b"ab", b"b"),
   *(b"", b"", b"", b""),
 )
+# Fences, displays and blank lines, which open and close by turns.
+BLOCKS = (
+  *(
+    b"\n\n",
+    b"\n```\n",
+    b"a",
+    b"\n",
+    b"$$\n",
+    b"\\[",
+    b"\\]\n\n",
+    b"\n\n",
+    b"b",
+  ),
+  *(b"", b"", b"", b""),
+)
 TOKENS = token_bytes.TokenBytes(OF[:9], OF[:9])
 PREFIXES = ("", "a", "a\n", "\n", "a\n\n", "a \n ", "b", "a")
 
 
-def _expected(tokens, prefix, steps, stop):
+def _expected(tokens, prefix, steps, stop, of=OF):
   """Returns where a whole completion stops, and why, from its decoded bytes."""
 
   def closed(text):
@@ -36,7 +51,7 @@ def _expected(tokens, prefix, steps, stop):
 
   before = closed(prefix)
   for n in range(1, len(tokens) + 1):
-    own = prefix.encode() + b"".join(OF[i] for i in tokens[:n])
+    own = prefix.encode() + b"".join(of[i] for i in tokens[:n])
     text = own.decode("utf-8", "replace")
     if tokens[n - 1] == test_sampler.Digits.eos:
       return n, "end"
@@ -54,19 +69,21 @@ def whole():
 
 
 @pytest.mark.parametrize(
-  "steps, stop, slots, chunk",
+  "steps, stop, slots, chunk, of",
   [
-    (segmenters.PARAGRAPH, (), 5, 3),
-    (segmenters.LINE, ("ba",), 16, 4),
-    (segmenters.PARAGRAPH, ("ab", "b\n"), 16, 4),
-    (None, ("aa", "€"), 16, 4),
+    (segmenters.PARAGRAPH, (), 5, 3, OF),
+    (segmenters.PARAGRAPH, ("ab",), 5, 3, BLOCKS),
+    (segmenters.LINE, ("ba",), 16, 4, OF),
+    (segmenters.PARAGRAPH, ("ab", "b\n"), 16, 4, OF),
+    (None, ("aa", "€"), 16, 4, OF),
   ],
-  ids=["paragraph", "line", "paragraph and stops", "stops"],
+  ids=["paragraph", "blocks", "line", "paragraph and stops", "stops"],
 )
 def test_a_completion_is_the_whole_one_up_to_where_the_host_would_stop(
-  whole, steps, stop, slots, chunk
+  whole, steps, stop, slots, chunk, of
 ):
-  stops = step_automaton.make(TOKENS, steps, stop)
+  tokens = token_bytes.TokenBytes(of[:9], of[:9])
+  stops = step_automaton.make(tokens, steps, stop)
   requests = [
     dataclasses.replace(r, stop_state=stops.state_after(prefix))
     for r, prefix in zip(
@@ -78,7 +95,7 @@ def test_a_completion_is_the_whole_one_up_to_where_the_host_would_stop(
   reasons = set()
   for row, expected, prefix in zip(found, whole, PREFIXES, strict=True):
     for a, b in zip(row, expected, strict=True):
-      n, stopped = _expected(b.tokens, prefix, steps, stop)
+      n, stopped = _expected(b.tokens, prefix, steps, stop, of)
       assert (a.tokens.tolist(), a.stopped) == (b.tokens[:n].tolist(), stopped)
       np.testing.assert_allclose(a.log_probs, b.log_probs[:n], atol=1e-5)
       assert a.ended == (stopped in ("end", "stop"))
@@ -108,11 +125,11 @@ def test_any_of_several_ids_ends_a_completion_in_both_samplers(whole):
 
 
 def test_two_ways_to_stop_or_a_state_that_is_none_are_refused():
-  stops = step_automaton.make(TOKENS, segmenters.PARAGRAPH)
+  stops = step_automaton.make(TOKENS, segmenters.LINE)
   with pytest.raises(errors.InputError, match="give one of them"):
     test_engine._engine(stops=stops, stop_at_step=True)
   requests = [engine_lib.Request("a", [10], 1, stop_state=3)]
-  with pytest.raises(errors.InputError, match=r"a: stop_state=3, .* 3 states"):
+  with pytest.raises(errors.InputError, match=r"a: stop_state=3, .* 2 states"):
     test_engine._engine(stops=stops).complete(requests, WARM, KEY)
   with pytest.raises(errors.InputError, match=r"a: stop_state=3, .* 1 states"):
     test_engine._engine().complete(requests, WARM, KEY)
