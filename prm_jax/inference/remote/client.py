@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 import dataclasses
-import functools
 import hashlib
 import json
 import random as random_lib
@@ -20,11 +19,13 @@ from typing import Any, TypeVar
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import solution_texts
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference.remote import connection
 from prm_jax.inference.remote import endpoint as endpoint_lib
 from prm_jax.inference.remote import journal as reply_journal
+from prm_jax.inference.remote import parts
 from prm_jax.inference.remote import replies
 from prm_jax.inference.remote import texts
 from prm_jax.inference.remote import workers
@@ -39,7 +40,9 @@ class Client:
   """An endpoint with its connections, its journal and its counts.
 
   Use it in a `with` block. `counts` has completions (of these from_journal,
-  empty, cut by length or by a content_filter, without log-probabilities),
+  empty, cut by length or by a content_filter, without log-probabilities, or
+  overshot: with text after their first step, which is dropped), continued, the
+  requests that go on with a step after a stop string in one of its blocks,
   tokens as the server counts them, requests, retries, failed tries by their
   cause, and torn_lines of the journal. A count of 0 is left out.
   """
@@ -139,33 +142,51 @@ class Client:
     if self.endpoint.chat and not self.endpoint.continues:
       self._refuse_steps(prefixes)
     step = texts.step_end(self.template) if stop_at_step else None
-    fixed = self._sampled_by(sampling, step)
+    # A chat that can't be continued writes all, and the rest is dropped.
+    in_parts = not self.endpoint.chat or self.endpoint.continues
+    may_stop = in_parts or not texts.holds_blocks(self.template)
+    sent_step = step if may_stop else None
+    fixed = self._sampled_by(sampling, sent_step)
     if self.endpoint.log_probs:
       fixed["logprobs"] = True if self.endpoint.chat else 1
 
-    def request(prefix: schema.Solution, sample: int) -> Record:
-      own_seed = _seed(seed, prefix.id, sample)
+    def request(prefix: schema.Solution, part: parts.Part) -> Record:
+      own_seed = _seed(seed, prefix.id, *part.numbers)
+      own = dict(seed=own_seed)
+      if part.before is not None:
+        own["max_tokens"] = sampling.max_tokens - part.before["num_tokens"]
+        new = part.before["written"]
+        more = solution_texts.continued(
+          prefix, self.template.separator, new, ()
+        )
+        prefix = dataclasses.replace(prefix, **more._asdict())
       prompt = texts.prompt(prefix, self.template, self.endpoint)
-      return prompt | fixed | dict(seed=own_seed)
+      return prompt | fixed | own
 
-    def read(reply: Record, sent: Record, _: int) -> Record:
-      return replies.completion(reply, sent, self.endpoint, step)
+    def read(reply: Record, sent: Record, _: parts.Part) -> Record:
+      return replies.completion(reply, sent, self.endpoint, sent_step)
 
     samples = [(p, n) for p in prefixes for n in range(num_samples)]
-    completions = self._ask_all(prefixes, samples, request, read, progress)
-    for completion in completions:
-      self._count_completion(completion)
-    solution = functools.partial(
-      texts.solution,
-      template=self.template,
-      endpoint=self.endpoint,
-      step=step,
+    completions = self._complete_all(
+      *(prefixes, samples, request, read),
+      self._whole(
+        sent_step, lambda _: sampling.max_tokens, self.template.begun
+      ),
+      progress,
     )
     rest = iter(completions)
     rows = [
-      [solution(prefix, next(rest), n) for n in range(num_samples)]
+      [
+        texts.solution(prefix, next(rest), n, self.template, step)
+        for n in range(num_samples)
+      ]
       for prefix in prefixes
     ]
+    if step is not None:
+      wrote = iter([completion["written"] for completion in completions])
+      self._counts["overshot"] += sum(
+        not str(s.raw_text).endswith(next(wrote)) for row in rows for s in row
+      )
     if not count_prompts:
       return rows
     counts = iter([completion["prompt_tokens"] for completion in completions])
@@ -225,25 +246,35 @@ class Client:
       fixed["stop_token_ids"] = [*ends]
     fields = {**self.endpoint.options, "model": self.endpoint.model}
 
-    def request(asked: engine_lib.Request, sample: int) -> Record:
+    def budget(asked: engine_lib.Request) -> int:
+      if asked.max_tokens is None:
+        return sampling.max_tokens
+      return min(asked.max_tokens, sampling.max_tokens)
+
+    def request(asked: engine_lib.Request, part: parts.Part) -> Record:
       own = dict(
         prompt=[int(i) for i in asked.prompt],
-        seed=_seed(seed, asked.id, sample),
+        seed=_seed(seed, asked.id, *part.numbers),
       )
       if asked.max_tokens is not None:
-        own["max_tokens"] = min(asked.max_tokens, sampling.max_tokens)
+        own["max_tokens"] = budget(asked)
+      if part.before is not None:
+        own["prompt"] += part.before["token_ids"]
+        own["max_tokens"] = budget(asked) - part.before["num_tokens"]
       return fields | fixed | own
 
-    def read(reply: Record, sent: Record, _: int) -> Record:
+    def read(reply: Record, sent: Record, _: parts.Part) -> Record:
       ids = replies.token_ids(reply, sent["prompt"], self.endpoint.url)
       # A prompt of ids has no text in which a stop string could begin.
       texts_sent = {name: x for name, x in sent.items() if name != "prompt"}
       return ids | replies.completion(reply, texts_sent, self.endpoint, step)
 
     samples = [(r, n) for r in requests for n in range(r.num_samples)]
-    records = self._ask_all(requests, samples, request, read, progress)
-    for record in records:
-      self._count_completion(record)
+    records = self._complete_all(
+      *(requests, samples, request, read),
+      self._whole(step, budget, lambda x: x.begun.text if x.begun else ""),
+      progress,
+    )
     rest = iter(records)
     return [
       [texts.completion(next(rest), step) for _ in range(r.num_samples)]
@@ -318,6 +349,35 @@ class Client:
       fields["stop"] = stops
     return fields
 
+  def _whole(
+    self,
+    step: str | None,
+    budget: Callable[[Asked], int],
+    begun: Callable[[Asked], str],
+  ) -> parts.Whole[Asked]:
+    return parts.Whole(self.template, self.endpoint, step, budget, begun)
+
+  def _complete_all(
+    self,
+    asked: Sequence[Asked],
+    samples: Sequence[tuple[Asked, int]],
+    request: Callable[[Asked, Any], Record],
+    read: Callable[[Record, Record, Any], Record],
+    whole: parts.Whole[Asked],
+    progress: Callable[[int], None],
+  ) -> list[Record]:
+    """Returns the completion of each sample, up to a step's end or its own."""
+
+    def ask(items: Sequence[tuple[Asked, Any]], is_first: bool) -> list[Record]:
+      self._counts["continued"] += 0 if is_first else len(items)
+      tell = progress if is_first else _tell_nothing
+      return self._ask_all(asked, items, request, read, tell)
+
+    completions = parts.completed(samples, ask, whole)
+    for completion in completions:
+      self._count_completion(completion)
+    return completions
+
   def _count_completion(self, completion: Record) -> None:
     finish = completion["finish_reason"]
     self._counts.update(
@@ -345,7 +405,9 @@ class Client:
           f"prefix {prefix_id!r} is asked for {times} times in one call; give"
           " each an id of its own"
         )
-    keys = [_digest(p.id, tag, request(p, tag)) for p, tag in items]
+    keys = [
+      _digest(p.id, parts.name_of(tag), request(p, tag)) for p, tag in items
+    ]
     records: list[Record | None] = [None] * len(items)
     if self._journal is not None:
       records = [self._journal.get(key) for key in keys]
@@ -366,7 +428,7 @@ class Client:
     def settle(i: int, record: Record) -> None:
       nonlocal done
       if self._journal is not None:
-        who = dict(id=items[i][0].id, of=items[i][1])
+        who = dict(id=items[i][0].id, of=parts.name_of(items[i][1]))
         self._journal.put(
           keys[i], who | dict(model=self.endpoint.model), record
         )
@@ -380,9 +442,13 @@ class Client:
     return [record for record in records if record is not None]
 
 
-def _seed(seed: int, prefix_id: str, sample: int) -> int:
+def _tell_nothing(_: int) -> None:
+  """Is called with the number of continued completions."""
+
+
+def _seed(seed: int, prefix_id: str, *numbers: int) -> int:
   """Returns the request's seed, of 31 bits: that every server can take."""
-  text = json.dumps([seed, prefix_id, sample])
+  text = json.dumps([seed, prefix_id, *numbers])
   digest = hashlib.sha256(text.encode()).digest()
   return int.from_bytes(digest[:4], "big") >> 1
 

@@ -181,6 +181,6 @@ class Template:
     if self.segmenter is not None:
       return segmenters.spans(text, self.segmenter, begun=begun)
     if self.separator == "\n\n":
-      return segmenters.spans(text, segmenters.PARAGRAPH)
+      return segmenters.spans(text, segmenters.PARAGRAPH, begun=begun)
     breaks = re.compile(re.escape(self.separator))
     return step_cuts.steps(text, step_cuts.at_breaks(text, breaks))[0]

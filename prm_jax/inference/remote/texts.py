@@ -28,6 +28,26 @@ def step_end(template: endpoint_lib.Template) -> str:
   return end
 
 
+def holds_blocks(template: endpoint_lib.Template) -> bool:
+  """Returns whether a stop string in a block may be no step's end."""
+  return len(template.cut("```\na\n\nb")) == 1
+
+
+def written(
+  completion: Record, endpoint: endpoint_lib.Endpoint, step: str | None
+) -> str:
+  """Returns what the policy wrote: new_text, and the stop string of a step.
+
+  Most servers leave out the stop string; transformers leaves in a part of it
+  whose beginning is in the prompt.
+  """
+  new = str(completion["new_text"])
+  if step is None or stopped_by(completion, step) != "step":
+    return new
+  has_part = endpoint.stop_in_text and step not in completion["text"]
+  return new if has_part else new + step
+
+
 def prompt(
   prefix: schema.Solution,
   template: endpoint_lib.Template,
@@ -67,26 +87,18 @@ def solution(
   completion: Record,
   sample: int,
   template: endpoint_lib.Template,
-  endpoint: endpoint_lib.Endpoint,
   step: str | None,
 ) -> schema.Solution:
   """Returns a prefix with its completion as a solution.
 
   Args:
     prefix: The unfinished solution.
-    completion: What replies.completion read.
+    completion: What replies.completion read, and what was written.
     sample: The number of the completion, which the solution's id ends with.
     template: How text becomes steps.
-    endpoint: Where the text is from.
     step: The stop string that ends a step, if it was to stop there.
   """
-  new = completion["new_text"]
-  stopped = stopped_by(completion, step)
-  if step is not None:
-    # Most servers leave out the stop string, which the policy wrote;
-    # transformers leaves in a part of it whose beginning is in the prompt.
-    has_part = endpoint.stop_in_text and step not in completion["text"]
-    new += step if stopped == "step" and not has_part else ""
+  new, stopped = completion["written"], stopped_by(completion, step)
   spans: Sequence[schema.Span] = template.cut(new, template.begun(prefix))
   if step is not None and len(spans) > 1:
     # A blank line with blanks in it, for example, ends a step as well.

@@ -123,3 +123,26 @@ def test_a_reply_that_is_not_whole_is_asked_for_again(serve, server, changes):
   with pytest.raises(errors.InputError, match="each new token"):
     _complete(client, REQUESTS[1:])
   assert len(stub.seen) == 2 and client.counts["failed_bad_reply"] == 2
+
+
+@pytest.mark.parametrize("server", golden_replies.SERVERS)
+def test_ids_go_on_while_a_block_is_open(serve, server):
+  parts = {3: ([11, 13], "```\na"), 5: ([12, 14, 15], "b\n```")}
+
+  def behave(handler, body, times):
+    ids, text = parts[len(body["prompt"])]
+    given = dict(ids=ids, log_probs=[-0.5] * len(ids), text=text)
+    return golden_replies.SERVERS[server](
+      body, **given, finish="stop", stopped="\n\n"
+    )
+
+  stub = serve(behave)
+  ((c,),) = _complete(
+    stub_server.client(stub),
+    [engine.Request("a", [5, 6, 7], 1)],
+    stop_at_step=True,
+  )
+  assert c.tokens.tolist() == [11, 13, 12, 14, 15]
+  assert (c.log_probs.tolist(), c.stopped) == ([-0.5] * 5, "step")
+  assert [x["prompt"] for x in stub.seen] == [[5, 6, 7], [5, 6, 7, 11, 13]]
+  assert [x["max_tokens"] for x in stub.seen] == [8, 6]

@@ -17,6 +17,17 @@ from prm_jax.inference import remote
 
 # What a blank line may look like, and what stands next to it.
 TEXTS = st.text("ab. \n\t\r\u00a0", max_size=24)
+# Blocks that hold blank lines, some without an end.
+BLOCKS = st.lists(
+  st.sampled_from(
+    (
+      *("```\n", "\n```\n", "~~~py\n", "\n~~~", "$$", "\n$$\n", "\\[", "\\]"),
+      *("\n\n", "\n\n", "\n\n", "\n \n", "a", "b.", "So it ", "\\begin{align}"),
+    )
+  ),
+  max_size=12,
+).map("".join)
+LONG = dataclasses.replace(stub_server.SAMPLING, max_tokens=10_000)
 QUICK = settings(
   max_examples=15,
   deadline=None,
@@ -98,7 +109,8 @@ def _writes(text, server):
 
 @QUICK
 @example(text="a.\n \nb.\n\n\nb\n\n")
-@given(text=TEXTS)
+@example(text="a.\n\n```\nx\n\ny\n\n\nz\n```\n\n\\[\n\na\n\n\\]\n\nb")
+@given(text=TEXTS | BLOCKS)
 @pytest.mark.parametrize("server", ["vllm", "sglang", "transformers"])
 def test_one_step_at_a_time_gives_the_text_of_one_completion(
   serve, text, server
@@ -109,9 +121,7 @@ def test_one_step_at_a_time_gives_the_text_of_one_completion(
     s, stopped = schema.Solution("a", "p", ()), ""
     while stopped != "end":
       before = s
-      ((s,),) = client.generate(
-        [s], 1, stub_server.SAMPLING, 0, stop_at_step=True
-      )
+      ((s,),) = client.generate([s], 1, LONG, 0, stop_at_step=True)
       stopped = s.extra["stopped"]
       assert len(s.steps) <= len(before.steps) + 1
       # Else it would ask for ever.
@@ -120,6 +130,81 @@ def test_one_step_at_a_time_gives_the_text_of_one_completion(
   assert s.raw_text == text
   whole = segmenters.spans(text, segmenters.PARAGRAPH)
   assert s.steps == tuple(text[start:end] for start, end in whole)
+
+
+FENCED = "```\nx\n\ny\n\nz\n```\n\nSo 3."
+
+
+def test_a_step_is_asked_for_in_parts_while_a_block_is_open(serve, tmp_path):
+  text = "We add.\n\n" + FENCED
+  stub = serve(_writes(text, "vllm"))
+  start = schema.Solution("a", "p", ("We add.",), raw_text="We add.\n\n")
+  start = dataclasses.replace(start, spans=((0, 7),))
+
+  def ask():
+    with stub_server.client(stub, tmp_path / "j.jsonl") as client:
+      rows = client.generate(
+        [start], 1, LONG, 0, stop_at_step=True, count_prompts=True
+      )
+      return rows[0][0], client.counts
+
+  s, counts = ask()
+  step = FENCED.removesuffix("\n\nSo 3.")
+  assert s.steps == ("We add.", step) and text.startswith(s.raw_text)
+  assert s.extra["stopped"] == "step" and s.extra["text"] == step
+  # Three requests, with the budget that is left, and a seed of its own each.
+  sizes = [len(x) for x in step.split("\n\n")]
+  assert [x["max_tokens"] for x in stub.seen] == [
+    10_000 - sum(sizes[:k]) for k in range(3)
+  ]
+  assert len({x["seed"] for x in stub.seen}) == 3
+  assert s.extra["num_tokens"] == sum(sizes)
+  assert s.extra["prompt_tokens"] == 21
+  assert (s.extra["log_prob_mean"], s.extra["log_prob_min"]) == (-0.5, -0.75)
+  assert (counts["completions"], counts["continued"]) == (1, 2)
+  again, counts = ask()
+  assert again == s and len(stub.seen) == 3 and counts["from_journal"] == 3
+
+
+def test_a_block_that_is_open_at_the_end_of_the_budget_has_that_length(serve):
+  stub = serve(_writes("```\n" + "a\n\n" * 50, "vllm"))
+  with stub_server.client(stub) as client:
+    ((s,),) = client.generate(
+      [schema.Solution("a", "p", ())],
+      *(1, stub_server.SAMPLING, 0),
+      stop_at_step=True,
+    )
+  assert s.extra["stopped"] == "length" and not s.extra["ended"]
+  assert sum(x["max_tokens"] > 0 for x in stub.seen) == len(stub.seen) == 16
+
+
+def test_a_stop_text_that_begins_with_a_blank_line_in_a_block_ends_all(serve):
+  def behave(handler, body, times):
+    text = body["prompt"].removeprefix("p\n\n")
+    if not text:
+      return stub_server.reply(body, "```\nx", stop_reason="\n\n")
+    assert text == "```\nx\n\n"
+    return stub_server.reply(body, "Q: y\n```", stop_reason="\n\n")
+
+  template = remote.Template(stop=("\n\nQ:",))
+  with stub_server.client(serve(behave), template=template) as client:
+    ((s,),) = client.generate(
+      [schema.Solution("a", "p", ())], 1, LONG, 0, stop_at_step=True
+    )
+  assert (s.raw_text, s.steps) == ("```\nx", ("```\nx",))
+  assert s.extra["stopped"] == "end"
+
+
+def test_a_chat_that_is_not_continued_writes_all_and_the_rest_is_dropped(serve):
+  stub = serve(lambda h, body, _: stub_server.reply(body, FENCED))
+  with stub_server.client(stub, chat=True) as client:
+    ((s,),) = client.generate(
+      [schema.Solution("a", "p", ())], 1, LONG, 0, stop_at_step=True
+    )
+    assert client.counts["overshot"] == 1
+  assert "stop" not in stub.seen[0]
+  assert s.raw_text + "So 3." == FENCED
+  assert s.extra["stopped"] == "step" and len(s.steps) == 1
 
 
 def test_a_segmenter_whose_steps_do_not_end_at_the_separator_is_refused(serve):
