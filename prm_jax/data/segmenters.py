@@ -47,11 +47,12 @@ class Segmenter:
   """A way to cut a text into steps.
 
   Args:
-    kind: One of KINDS. paragraph: steps have blank lines between them. line:
-      each line that isn't blank. sentence: see sentence_cuts. numbered: a step
-      begins with a number at a line's beginning, "Step 2:" or "2.". markers: a
-      step begins with a sentence that begins with one of the words. tokens: so
-      many tokens are a step.
+    kind: One of KINDS. paragraph: steps have blank lines between them, outside
+      of code and displays (see paragraph_cuts). line: each line that isn't
+      blank. sentence: see sentence_cuts. numbered: a step begins with a number
+      at a line's beginning, "Step 2:" or "2.". markers: a step begins with a
+      sentence that begins with one of the words. tokens: so many tokens are a
+      step.
     words: Of numbered, what may be before the number; of markers, what begins a
       step; in small letters.
     min_chars: Of markers, the least characters of a step.
