@@ -44,6 +44,7 @@ ENVIRONMENTS = (
 
 # What could open a block; a text without it has none.
 _MAY_OPEN = re.compile(r"```|~~~|\$\$|\\\[|\\begin\{|\[asy\]")
+_OF_SEVERAL_BYTES = re.compile(r"[^\x00-\x7f]")
 # What opens a block outside of one, and what changes a block: the next one.
 _OUTSIDE = ""
 _OPENING = {
@@ -147,7 +148,8 @@ def paragraphs(text: str) -> step_cuts.Cuts:
   rows, broken = _rows()
   state = 0
   # A character is one byte here; those of several bytes are text.
-  for place, byte in enumerate(text.encode("ascii", "replace")):
+  one_each = _OF_SEVERAL_BYTES.sub("\x80", text).encode("latin-1")
+  for place, byte in enumerate(one_each):
     if byte == 10 and state == broken:
       places.append((text.rindex("\n", 0, place), place + 1))
     state = rows[state][byte]

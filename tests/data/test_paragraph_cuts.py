@@ -137,6 +137,8 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
 
 @settings(max_examples=1_000)
 @given(TEXTS)
+@example("\\[\n\nProé\n\nb\n\nc")
+@example("$$\n\nPr🙂 a\n\nb\n\nc")
 def test_steps_are_what_a_search_for_blocks_finds(text):
   assert _steps(text) == _expected(text)
 
