@@ -92,7 +92,11 @@ def _drawn(
   # Texts of a published policy differ in length, which slots are for.
   engine = engine_lib.of(policy, slots=policies.slots(args))
   with progress.showing("sample", total, first=progress.COMPILING) as update:
-    return engine.generate(starts, args.n, sampling, key, update)[0]
+
+    def tell(done: int, tokens: int) -> None:
+      update(done, f"{tokens:,} tokens")
+
+    return engine.generate(starts, args.n, sampling, key, tell)[0]
 
 
 def _asked(

@@ -113,7 +113,8 @@ def judge(args: argparse.Namespace) -> None:
         **options,
       )
 
-    bind(lambda done: None)([])  # refuses options that make no sense together
+    # Refuses options that make no sense together.
+    bind(lambda done, tokens=0: None)([])
     depends_on = model.depends_on | dict(template=args.template) | options
     output.print_computed(dict(policy=model.compute_dtype))
     _label(args, task, bind, depends_on, counts)
@@ -256,8 +257,9 @@ def _label(
         done, cost = num, _cost(work)
         update(done, cost)
 
-      def in_batch(drawn: int) -> None:
-        update(done, f"{cost} + {drawn:,}" if cost else f"{drawn:,} rollouts")
+      def in_batch(drawn: int, tokens: int = 0) -> None:
+        first = _cost(dict(tokens=tokens) if tokens else dict(rollouts=drawn))
+        update(done, f"{cost} + {drawn:,}" if cost else first)
 
       work = journal.run(
         log,

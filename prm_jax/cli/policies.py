@@ -38,9 +38,9 @@ _FURTHER = (
   *("system", "separator", "segmenter", "stop", "stop_in_text"),
   "request_option",
 )
-
-# Is told how many completions a call has drawn so far.
-Tell = Callable[[int], None]
+# Is told how many completions a call has drawn so far, and if that is known of
+# all how many tokens.
+Tell = Callable[..., None]
 # A schema.Generate that tells how far it is.
 Complete = Callable[
   [Sequence[schema.Solution], int, Tell], list[list[schema.Solution]]
@@ -69,7 +69,7 @@ class Policy:
     """Returns the model as a Generate.
 
     Args:
-      tell: Called with the number of completions that a call has so far.
+      tell: Is told what a call has drawn so far.
     """
     return lambda prefixes, n: self.complete(prefixes, n, tell)
 

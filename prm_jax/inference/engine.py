@@ -40,6 +40,8 @@ from prm_jax.runtime import forks
 from prm_jax.runtime import preemption
 
 Params = Any
+# Is told how many completions have ended, and how many tokens are sampled.
+Progress = Callable[[int, int], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +104,8 @@ class Engine:
     config: The shape of the model.
     params: Its parameters.
     tokenizer: Its tokenizer.
-    slots: The number of completions that are sampled at the same time.
+    slots: The most completions that are sampled at the same time; a call that
+      asks for fewer has as many slots as the next power of two.
     chunk: The steps that the device makes before the host refills slots; a slot
       whose completion ends earlier waits.
     stop_at_step: Whether a completion ends with its first step.
@@ -165,7 +168,7 @@ class Engine:
     requests: Sequence[Request],
     sampling: sampler_lib.Sampling,
     key: Key[Array, ""],
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Progress = lambda done, tokens: None,
   ) -> tuple[list[list[sampler_lib.Completion]], Work]:
     """Returns each request's completions, and the work that they took.
 
@@ -176,7 +179,8 @@ class Engine:
       requests: The prompts to complete.
       sampling: How to sample.
       key: The random key.
-      progress: Called with the number of completions so far.
+      progress: Called after each chunk; 0 completions mean that its programs
+        are compiled.
 
     Raises:
       InputError: A prompt is empty, an id comes twice, or `stops` has no such
@@ -195,7 +199,7 @@ class Engine:
       for request, sample, completion in run.advance():
         rows[request][sample] = completion
         done += 1
-      progress(done)
+      progress(done, run.work.decoded)
     return rows, dataclasses.replace(run.work, completions=done)
 
   def _check(self, requests: Sequence[Request]) -> None:
@@ -229,7 +233,7 @@ class Engine:
     num_samples: int,
     sampling: sampler_lib.Sampling,
     key: Key[Array, ""],
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Progress = lambda done, tokens: None,
   ) -> tuple[list[list[schema.Solution]], Work]:
     """Returns whole solutions, each prefix's steps and a continuation.
 
@@ -392,8 +396,11 @@ class _Run:
     self.engine, self.sampling, self.key = engine, sampling, key
     self.work = Work()
     self.queue = collections.deque(queue)
-    N, self.buffers = grouping([len(p.pending) for p in queue], engine.slots)
-    G = engine.slots // N
+    samples = [len(p.pending) for p in queue]
+    # Never more than the completions need, in few sizes: each is compiled.
+    slots = min(engine.slots, packing.power_of_two(sum(samples)))
+    N, self.buffers = grouping(samples, slots)
+    G = slots // N
     longest = max(len(p.tokens) for p in queue)
     self.width = packing.padded_length(max(longest, engine.prompt_tokens))
     # Whole chunks, and no more than the budget needs.

@@ -167,6 +167,29 @@ def test_the_same_text_at_any_number_of_slots(completions, slots, chunk):
   assert work.decoded == sum(len(c.tokens) for row in found for c in row)
 
 
+@pytest.mark.parametrize("num_samples", [1, 3])
+def test_a_call_has_no_more_slots_than_the_next_power_of_two(num_samples):
+  requests = _requests(PROMPTS[:3], num_samples)
+  queue = engine_lib.shared_prompts(requests, WARM.max_tokens)
+  for most, expected in ((2, 2), (64, 4 if num_samples == 1 else 16)):
+    run = engine_lib._Run(_engine(slots=most), queue, WARM, KEY)
+    assert run.slots.token.size == expected
+
+
+def test_progress_tells_that_programs_are_compiled_and_then_of_tokens():
+  told = []
+  _, work = _engine(scale=0.0, chunk=4).complete(
+    _requests(num_samples=2),
+    sampler.Sampling(max_tokens=12, temperature=0.0),
+    KEY,
+    lambda *now: told.append(now),
+  )
+  tokens = [num for _, num in told]
+  assert told[0][0] == 0 < tokens[0]
+  assert tokens == sorted(tokens)
+  assert told[-1] == (work.completions, work.decoded)
+
+
 def test_order_and_batch_mates_change_nothing(completions):
   requests = _requests()
   found, _ = _engine().complete(requests[::-1], WARM, KEY)
