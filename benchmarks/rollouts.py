@@ -300,8 +300,10 @@ def step_costs(
 
   XLA counts a loop's body once, and the whole table as read.
   """
-  shape = (len(stops), model.vocab_size)
-  table = jax.ShapeDtypeStruct(shape, stops.dtype)
+  table = step_automaton.Table(
+    jax.ShapeDtypeStruct(stops.shape, stops.dtype),
+    jax.ShapeDtypeStruct((model.vocab_size,), np.uint16),
+  )
   plain, looking = (
     lowered_step(model, slots, x).compile().cost_analysis()
     for x in (None, table)
@@ -316,7 +318,7 @@ def step_costs(
 def lowered_step(
   model: model_config.ModelConfig,
   slots: int,
-  stops: jax.ShapeDtypeStruct | None,
+  stops: step_automaton.Table | None,
 ) -> jax.stages.Lowered:
   """Returns `decode_chunk` for single completions, not compiled."""
   width = 256

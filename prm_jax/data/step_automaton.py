@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+from typing import NamedTuple
 
 from jaxtyping import Int, UInt
 import numpy as np
 
 from prm_jax import errors
+from prm_jax.batch import ArrayLike
 from prm_jax.data import paragraph_cuts
 from prm_jax.data import segmenters
 from prm_jax.data import token_bytes
@@ -51,6 +53,18 @@ class Automaton:
     return len(self.next)
 
 
+class Table(NamedTuple):
+  """What a device looks up: `table[state, kinds[id]]`.
+
+  Args:
+    table: `next state * EVENTS + event` of each state and kind of id.
+    kinds: The kind of each id.
+  """
+
+  table: UInt[ArrayLike, "states kinds"]
+  kinds: UInt[ArrayLike, " V"]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepStops:
   """An automaton composed with a vocabulary.
@@ -78,13 +92,18 @@ class StepStops:
     state, event = divmod(int(self.table[state, self.kinds[token]]), EVENTS)
     return state, event
 
-  def padded(self, num_ids: int = 0) -> UInt[np.ndarray, "states V"]:
-    """Returns the entries of at least `num_ids` ids; new ones add nothing."""
+  def for_ids(self, num_ids: int) -> Table:
+    """Returns the table of at least `num_ids` ids; new ones add nothing."""
     missing = max(num_ids - len(self.kinds), 0)
     stay = np.arange(len(self.table), dtype=self.table.dtype) * EVENTS
     table = np.column_stack([self.table, stay])
-    new = np.full(missing, table.shape[1] - 1)
-    return table[:, np.concatenate([self.kinds, new])]
+    new = np.full(missing, table.shape[1] - 1, self.kinds.dtype)
+    return Table(table, np.concatenate([self.kinds, new]))
+
+  def padded(self, num_ids: int = 0) -> UInt[np.ndarray, "states V"]:
+    """Returns the entries of at least `num_ids` ids, id by id."""
+    table, kinds = self.for_ids(num_ids)
+    return np.asarray(table)[:, kinds]
 
 
 def make(

@@ -221,11 +221,11 @@ class Engine:
         )
       seen.add(r.id)
 
-  def stop_table(self) -> np.ndarray | None:
+  def stop_table(self) -> step_automaton.Table | None:
     """Returns where completions end, for each id of the model, or None."""
     if self.all_stops is None:
       return None
-    return self.all_stops.padded(self.config.vocab_size)
+    return self.all_stops.for_ids(self.config.vocab_size)
 
   def generate(
     self,

@@ -216,7 +216,7 @@ def decode_chunk(
   slots: Slots,
   pages: Pages,
   key: Key[Array, ""],
-  stops: UInt[ArrayLike, "states V"] | None = None,
+  stops: step_automaton.Table | None = None,
   *,
   config: model_config.ModelConfig,
   sampling: drawing.Sampling,
@@ -298,7 +298,7 @@ def decode_chunk(
     drawn = slots.drawn + slots.running
     done = drawing.is_end(token, ends) | (drawn >= slots.limit)
     if stops is not None:
-      entry = jnp.asarray(stops)[slots.stop_state, token]
+      entry = stops.table[slots.stop_state, stops.kinds[token]]
       # Unsigned numbers: a plain division.
       state = (entry // step_automaton.EVENTS).astype(jnp.int32)
       event = (entry % step_automaton.EVENTS).astype(jnp.int32)
