@@ -9,12 +9,11 @@ the content.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import hashlib
 import json
-import logging
 import pathlib
 from typing import Any, TypeVar
 
@@ -23,11 +22,8 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import jsonl
-from prm_jax.runtime import files
 from prm_jax.runtime import inputs
 from prm_jax.runtime import json_text
-
-_logger = logging.getLogger(__name__)
 
 INFO = "dataset_info.json"
 FEATURE = "solution"
@@ -35,7 +31,6 @@ FEATURE = "solution"
 NAME = "solutions"
 BLOCK = 1024  # records that are read at once when all of them are
 
-Arrays = dict[str, np.ndarray]
 Item = TypeVar("Item")
 
 
@@ -105,6 +100,11 @@ class Stored(ReadByNumber[schema.Solution]):
   @property
   def folder(self) -> pathlib.Path:
     return self.path if (self.path / INFO).exists() else self.path.parent
+
+  @property
+  def kept_in(self) -> pathlib.Path:
+    """Where what is computed over all records is kept."""
+    return self.folder / ".prm_jax"
 
   @functools.cached_property
   def _builder(self) -> Any:  # a tfds.core.DatasetBuilder
@@ -283,58 +283,3 @@ class Chosen(ReadByNumber[schema.Solution]):
         text = json.dumps(jsonl.record_from_solution(one))
         whole.update(hashlib.sha256(text.encode()).digest())
     return whole.hexdigest()
-
-
-def kept(
-  folder: pathlib.Path, name: str, key: str, compute: Callable[[], Arrays]
-) -> Arrays:
-  """Returns computed arrays, or those that an earlier call kept in the folder.
-
-  If the folder can't be written to, nothing is kept and a line says so.
-
-  Args:
-    folder: The folder of the data set.
-    name: The name of what is computed.
-    key: A text that differs whenever the arrays would differ.
-    compute: Returns the arrays.
-  """
-  digest = hashlib.sha256(key.encode()).hexdigest()
-  path = folder / ".prm_jax" / f"{name}-{digest[:32]}.npz"
-  try:
-    inputs.check_regular(path)
-    with np.load(path) as file:
-      arrays = dict(file)
-    saved = arrays.pop(_DIGEST, None)
-    # Files of a version before digests have none.
-    if saved is None or str(saved) == _digest(arrays, key):
-      return arrays
-    _logger.warning(f"{path}: damaged; it is made again")
-  except FileNotFoundError:
-    pass
-  except Exception:  # numpy and zipfile raise many errors for damaged files
-    _logger.warning(f"{path}: damaged; it is made again")
-  arrays = compute()
-  checked = {_DIGEST: np.asarray(_digest(arrays, key))} | arrays
-  try:
-    with files.replacing(path, "wb") as f:
-      np.savez(f, allow_pickle=False, **checked)
-  except (errors.InputError, OSError) as e:
-    _logger.warning(f"{name} isn't kept: {e}")
-  return arrays
-
-
-_DIGEST = "sha256"
-
-
-def _digest(arrays: Arrays, key: str) -> str:
-  """Returns the digest of arrays with their names, types and shapes, and key."""
-  whole = hashlib.sha256(key.encode())
-  for name, x in sorted(arrays.items()):
-    whole.update(f"\n{name} {x.dtype.str} {x.shape}\n".encode())
-    whole.update(np.ascontiguousarray(x).tobytes())
-  return whole.hexdigest()
-
-
-def description(fields: Mapping[str, object]) -> str:
-  """Returns one text for the fields that determine what is computed."""
-  return json.dumps(fields, sort_keys=True, default=str)

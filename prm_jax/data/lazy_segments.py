@@ -22,6 +22,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import array_record
 from prm_jax.data import encoding
+from prm_jax.data import kept_arrays
 from prm_jax.data import packing
 from prm_jax.runtime import json_text
 from prm_jax.runtime import progress
@@ -223,6 +224,8 @@ def kept_index(
   sources: np.ndarray,
   tree_tokens: int | None,
   fields: dict[str, object],
+  *,
+  fresh: bool = False,
 ) -> Index:
   """Returns the index, which is kept in the folder of the first stored part.
 
@@ -232,6 +235,7 @@ def kept_index(
     sources: See index.
     tree_tokens: See index.
     fields: Everything else that determines how solutions are encoded.
+    fresh: Whether the index is made again if it was kept.
   """
 
   def compute():
@@ -239,7 +243,7 @@ def kept_index(
     counts = np.asarray(json.dumps(table.counts))
     return vars(table) | dict(counts=counts)
 
-  key = array_record.description(
+  key = kept_arrays.description(
     dict(
       version=1,
       solutions=solutions.fingerprint,
@@ -248,8 +252,8 @@ def kept_index(
       **fields,
     )
   )
-  folder = solutions.stored[0].folder
-  arrays = array_record.kept(folder, "index", key, compute)
+  folder = solutions.stored[0].kept_in
+  arrays = kept_arrays.kept(folder, "index", key, compute, fresh=fresh)
   try:
     counts = Counter(json_text.parse(str(arrays.pop("counts"))))
     if any(x.ndim != 1 or x.dtype.kind != "i" for x in arrays.values()):
@@ -257,6 +261,6 @@ def kept_index(
     return Index(**arrays, counts=counts)
   except (KeyError, TypeError, ValueError):
     raise errors.InputError(
-      f"{folder / '.prm_jax'}: holds an index of another form; remove that"
+      f"{folder}: holds an index of another form; remove that"
       " folder, and it is made again"
     ) from None

@@ -28,6 +28,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import array_record
 from prm_jax.data import formats
+from prm_jax.data import kept_arrays
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import dataset_folders
 from prm_jax.data.formats import gsm8k
@@ -435,8 +436,8 @@ def _digests(part: Sequence[schema.Solution]) -> dict[str, np.ndarray]:
     )
 
   if isinstance(part, array_record.Stored):
-    key = array_record.description(dict(version=1, data=part.fingerprint))
-    return array_record.kept(part.folder, "digests", key, compute)
+    key = kept_arrays.description(dict(version=1, data=part.fingerprint))
+    return kept_arrays.kept(part.kept_in, "digests", key, compute)
   return compute()
 
 

@@ -14,10 +14,10 @@ import os
 import pathlib
 import platform
 import shutil
-import stat
 import warnings
 
 from prm_jax import errors
+from prm_jax.runtime import user_cache
 
 # 0 turns the cache off.
 SWITCH = "PRM_JAX_COMPILATION_CACHE"
@@ -55,7 +55,7 @@ def enable(environment: Mapping[str, str] = os.environ) -> pathlib.Path | None:
     return None
   folder = folder_of(environment)
   try:
-    _make(folder, base=folder.parent.parent.parent)
+    user_cache.make(folder, base=folder.parent.parent.parent)
     _tidy(folder)
   except OSError:
     return None
@@ -101,11 +101,12 @@ def folder_of(environment: Mapping[str, str] = os.environ) -> pathlib.Path:
   import jax
   import jaxlib.version
 
-  base = pathlib.Path(environment.get("XDG_CACHE_HOME", ""))
-  if not base.is_absolute():  # the standard says to ignore it
-    base = pathlib.Path(os.path.expanduser("~")) / ".cache"
   versions = f"jax-{jax.__version__}-{jaxlib.version.__version__}"
-  return base / "prm_jax" / "compiled" / f"{versions}-{_processor()}"
+  return (
+    user_cache.folder_of(environment)
+    / "compiled"
+    / f"{versions}-{_processor()}"
+  )
 
 
 def cpu_lines(path: str | os.PathLike[str] = "/proc/cpuinfo") -> list[str]:
@@ -127,36 +128,6 @@ def _processor(path: str = "/proc/cpuinfo") -> str:
   facts |= {x for x in cpu_lines(path) if x.partition(":")[0].strip() in names}
   text = "\n".join(sorted(facts))
   return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _make(folder: pathlib.Path, base: pathlib.Path) -> None:
-  """Makes a folder below base that only this user can write to.
-
-  Raises:
-    OSError: It can't be made, or another user can change what is in it.
-  """
-  if not base.is_absolute():  # ~ of a user without a home
-    raise FileNotFoundError(f"{base}: no home folder")
-  base.mkdir(parents=True, exist_ok=True)
-  steps = folder.relative_to(base).parts
-  for k in range(len(steps) + 1):
-    part = base.joinpath(*steps[:k])
-    if k:
-      part.mkdir(mode=0o700, exist_ok=True)
-    # A user's own ~/.cache may be a link; what is ours is a folder.
-    facts = part.lstat() if k else part.stat()
-    open_to_others = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if not k:  # in a folder like /tmp nobody can rename what is another's
-      sticky = facts.st_mode & stat.S_ISVTX
-      open_to_others = facts.st_mode & stat.S_IWOTH and not sticky
-    if (
-      not stat.S_ISDIR(facts.st_mode)
-      or facts.st_uid != os.geteuid()
-      or open_to_others
-    ):
-      raise PermissionError(f"{part}: another user can change what is in it")
-  if not os.access(folder, os.W_OK):
-    raise PermissionError(f"{folder}: not writable")
 
 
 def _tidy(folder: pathlib.Path) -> None:

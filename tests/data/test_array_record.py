@@ -1,7 +1,5 @@
 """Solutions that stay in their files are those that were written."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -142,67 +140,3 @@ def test_another_number_of_records_than_the_files_hold_is_refused(
   assert message.startswith(f"{path}: says that split 'train' has {number} rec")
   assert "hold 30" in message and "\n" not in message
   assert len(list(array_record.Stored(folder / "test"))) == 3
-
-
-def test_no_flipped_bit_of_what_was_kept_is_used(tmp_path, capsys):
-  """Places all over the file; and a file under the name of another key."""
-  arrays = dict(a=np.arange(5), b=np.asarray("text"))
-  array_record.kept(tmp_path, "name", "k", lambda: arrays)
-  (path,) = (tmp_path / ".prm_jax").iterdir()
-  content = path.read_bytes()
-  made = 0
-
-  def again():
-    nonlocal made
-    made += 1
-    return arrays
-
-  places = range(0, len(content), 3)
-  for place in places:
-    changed = bytearray(content)
-    changed[place] ^= 1 << place % 8
-    path.write_bytes(changed)
-    found = array_record.kept(tmp_path, "name", "k", again)
-    assert found.keys() == arrays.keys()
-    for name, x in arrays.items():
-      assert found[name].dtype == x.dtype and (found[name] == x).all()
-  assert made > len(places) // 2
-  other = array_record.hashlib.sha256(b"other").hexdigest()[:32]
-  made = 0
-  path.with_name(f"name-{other}.npz").write_bytes(content)
-  array_record.kept(tmp_path, "name", "other", again)
-  assert made == 1
-  assert "damaged; it is made again" in capsys.readouterr().out
-
-
-def test_what_was_computed_is_kept_under_its_key(tmp_path, capsys):
-  calls = []
-
-  def compute():
-    calls.append(1)
-    return dict(a=np.arange(3), b=np.asarray("text"))
-
-  for key in ("k", "k", "l"):
-    found = array_record.kept(tmp_path, "name", key, compute)
-    assert found["a"].tolist() == [0, 1, 2] and str(found["b"]) == "text"
-  assert len(calls) == 2
-  whole = (tmp_path / "whole.npy").open("wb")
-  np.save(whole, np.arange(3))
-  whole.close()
-  for damage in (
-    lambda path: path.write_bytes(path.read_bytes()[:40]),
-    lambda path: path.write_bytes((tmp_path / "whole.npy").read_bytes()),
-    lambda path: (path.unlink(), os.mkfifo(path)),
-  ):
-    calls.clear()
-    for path in (tmp_path / ".prm_jax").iterdir():
-      damage(path)
-    array_record.kept(tmp_path, "name", "k", compute)
-    assert len(calls) == 1
-    assert "damaged; it is made again" in capsys.readouterr().out
-  calls.extend([1, 1])
-  # Where nothing can be kept the work is done, and that is said.
-  (tmp_path / "file").write_text("")
-  array_record.kept(tmp_path / "file", "name", "k", compute)
-  assert len(calls) == 4
-  assert "name isn't kept: " in capsys.readouterr().out

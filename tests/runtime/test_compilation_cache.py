@@ -9,11 +9,13 @@ import pytest
 
 from prm_jax import errors
 from prm_jax.runtime import compilation_cache
+from prm_jax.runtime import user_cache
 
 PROGRAM = """
 import sys
 import jax
 from prm_jax.runtime import compilation_cache
+from prm_jax.runtime import user_cache
 assert str(compilation_cache.enable()) == sys.argv[1]
 hits = []
 jax.monitoring.register_event_listener(
@@ -87,26 +89,26 @@ def test_a_folder_that_cannot_be_made_costs_nothing_but_the_cache(home):
 def test_a_folder_that_others_can_write_to_is_not_used(home, monkeypatch):
   folder = compilation_cache.folder_of(home)
   base = pathlib.Path(home["XDG_CACHE_HOME"])
-  compilation_cache._make(folder, base)
-  compilation_cache._make(folder, base)
+  user_cache.make(folder, base)
+  user_cache.make(folder, base)
   for part in (folder, folder.parent, folder.parent.parent):
     part.chmod(0o770)
     with pytest.raises(PermissionError, match="another user"):
-      compilation_cache._make(folder, base)
+      user_cache.make(folder, base)
     part.chmod(0o700)
   base.chmod(0o777)
   with pytest.raises(PermissionError, match="another user"):
-    compilation_cache._make(folder, base)
+    user_cache.make(folder, base)
   base.chmod(0o1777)
-  compilation_cache._make(folder, base)
+  user_cache.make(folder, base)
   folder.rename(base / "elsewhere")
   folder.symlink_to(base / "elsewhere")
   with pytest.raises(PermissionError, match="another user"):
-    compilation_cache._make(folder, base)
+    user_cache.make(folder, base)
   folder.unlink()
   monkeypatch.setattr(os, "geteuid", lambda: 12345)
   with pytest.raises(PermissionError, match="another user"):
-    compilation_cache._make(folder, base)
+    user_cache.make(folder, base)
 
 
 def test_the_folder_depends_on_the_processor_and_old_ones_are_removed(
@@ -120,7 +122,7 @@ def test_the_folder_depends_on_the_processor_and_old_ones_are_removed(
     digests.append(compilation_cache._processor(str(path)))
   assert digests[0] == digests[1] != digests[2]
   folder = compilation_cache.folder_of(home)
-  compilation_cache._make(folder, folder.parent.parent.parent)
+  user_cache.make(folder, folder.parent.parent.parent)
   for k in range(6):
     old = folder.parent / f"jax-{k}"
     old.mkdir()
