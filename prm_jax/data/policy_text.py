@@ -24,6 +24,7 @@ from prm_jax.data import segmenters
 from prm_jax.data import solution_texts
 from prm_jax.data import templates
 from prm_jax.data import token_bytes
+from prm_jax.data import token_memory
 from prm_jax.data import tokenizer as tokenizer_lib
 
 PolicyTemplate = policy_templates.PolicyTemplate
@@ -54,9 +55,13 @@ def encode_text(
       ids.append(templates.control_id(template.name, tokenizer, part))
       ends.append(start + len(part))
       continue
-    more, spans = tokenizer.encode_with_spans(part)
+    if isinstance(tokenizer, token_memory.Remembering):
+      more, lasts = tokenizer.encode_with_ends(part)
+    else:
+      more, spans = tokenizer.encode_with_spans(part)
+      lasts = [last for _, last in spans]
     ids += more
-    ends += [start + last for _, last in spans]
+    ends += [start + last for last in lasts] if start else lasts
   return ids, ends
 
 
@@ -221,16 +226,8 @@ def encode(
   if template.one_text:
     return _encode_as_one(template, solution, tokenizer, end)
   before = opening(template, solution.problem, tokenizer)
-  of = bytes_of(template, tokenizer)
-  sampled = sampled_ids(solution, of)
-  if sampled is not None and of.text(sampled) != text:
-    # What is left out is a stop text after it.
-    num = num_ids_of(sampled, text, of)
-    sampled = None if num is None else sampled[:num]
-  if sampled is not None:
-    ids, ends = sampled, of.ends(sampled).tolist()
-  else:
-    ids, ends = encode_text(text, template, tokenizer)
+  as_sampled = _as_sampled(template, solution, tokenizer, text)
+  ids, ends = as_sampled or encode_text(text, template, tokenizer)
   places = solution_texts.places(solution, template.separator)
   reads = [bisect.bisect_left(ends, last) for _, last in places]
   _check_reads(reads, len(ids), template)
@@ -242,6 +239,24 @@ def encode(
   tokens = np.concatenate([before, np.asarray(ids, np.int32)])
   step_end = np.asarray(reads, np.int32) + len(before)
   return templates.Written(tokens, step_end, len(before))
+
+
+def _as_sampled(
+  template: PolicyTemplate,
+  solution: schema.Solution,
+  tokenizer: tokenizer_lib.Tokenizer,
+  text: str,
+) -> tuple[list[int], list[int]] | None:
+  """Returns a text's ids and their ends if it was sampled as known ids."""
+  if solution.extra.get(schema.SAMPLED) is None:
+    return None
+  of = bytes_of(template, tokenizer)
+  ids = sampled_ids(solution, of)
+  if ids is not None and of.text(ids) != text:
+    # What is left out is a stop text after it.
+    num = num_ids_of(ids, text, of)
+    ids = None if num is None else ids[:num]
+  return None if ids is None else (ids, of.ends(ids).tolist())
 
 
 def _encode_as_one(

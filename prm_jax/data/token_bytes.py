@@ -21,6 +21,7 @@ from jaxtyping import Int
 import numpy as np
 
 from prm_jax import errors
+from prm_jax.data import token_memory
 from prm_jax.data import tokenizer as tokenizer_lib
 
 # SentencePiece's sign for a space.
@@ -125,6 +126,8 @@ _Raw = tuple[list[bytes], list[bytes], bool]
 
 def _raw(tokenizer: tokenizer_lib.Tokenizer) -> _Raw:
   """Returns the bytes of the ids of a tokenizer's file."""
+  if isinstance(tokenizer, token_memory.Remembering):
+    return _raw(tokenizer.inner)
   if isinstance(tokenizer, tokenizer_lib.Bytes):
     of = [bytes([i]) for i in range(tokenizer.text_ids)]
     return of, list(of), False

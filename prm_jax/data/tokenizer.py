@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
+import functools
 import hashlib
 import io
 import itertools
@@ -23,6 +24,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax.data import foreign_tokenizers
+from prm_jax.data import text_cuts
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
@@ -273,6 +275,7 @@ class HuggingFace:
     names = {t["content"] for t in added if t["content"].strip()} - {unknown}
     untypable = {vocabulary[name] for name in names}
     self._kept = _kept(spec)
+    self._has_cuts = text_cuts.are_known(spec)
     self._controls = frozenset(ids)
     self._untypable = untypable - {spec["model"].get("unk_id")} | self._controls
 
@@ -290,6 +293,10 @@ class HuggingFace:
   def path(self) -> files.PathLike:
     """Where the file was read, for messages."""
     return self._path
+
+  def parts(self, text: str) -> list[str]:
+    """Returns texts whose ids, one after another, are the text's."""
+    return text_cuts.parts(text) if self._has_cuts else [text]
 
   def encode(self, text: str) -> list[int]:
     return [x for _, part in self._encodings(text) for x in part.ids]
@@ -312,6 +319,8 @@ class HuggingFace:
     """
     if self._kept is None:
       return
+    if self._has_cuts and self._plain.issuperset(text):
+      return
     text = text.encode("utf-8", "replace").decode()
     if all(map(self._kept.has, self._symbols(text))):
       return
@@ -321,6 +330,18 @@ class HuggingFace:
       f" {ascii(single[0]) if single else 'a character'} in"
       f" {reprlib.repr(text)}, so the places of what follows aren't known; take"
       " the character out, or use a template whose steps are encoded alone"
+    )
+
+  @functools.cached_property
+  def _plain(self) -> frozenset[str]:
+    """The ASCII characters that aren't left out, whatever is around them.
+
+    What a text is cut into doesn't matter there: all of it is looked up as bytes.
+    """
+    assert self._kept is not None
+    ascii_ = map(chr, range(128))
+    return frozenset(
+      x for x in ascii_ if all(map(self._kept.has, self._symbols(x)))
     )
 
   def _symbols(self, text: str) -> set[str]:

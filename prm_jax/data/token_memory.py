@@ -1,0 +1,83 @@
+"""A tokenizer that doesn't encode again what it has encoded lately.
+
+Solutions of one problem begin alike, and alternatives to a step share all steps
+before it. So a text is encoded part by part (text_cuts.py), and the ids of the
+last parts are kept. The ids and places are those of the whole text.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from typing import Any
+
+from prm_jax.data import tokenizer as tokenizer_lib
+
+# More than any problem's solutions have, some 15 MB with their ids.
+MOST_PARTS = 8_192
+
+
+class Remembering:
+  """A tokenizer.Tokenizer that gives what another does, and keeps most of it.
+
+  Args:
+    inner: The other one.
+  """
+
+  def __init__(self, inner: tokenizer_lib.Tokenizer):
+    self.inner = inner
+    self.vocab_size, self.text_ids = inner.vocab_size, inner.text_ids
+    self.bos, self.eos, self.separator = inner.bos, inner.eos, inner.separator
+    self.bos_name = inner.bos_name
+    self._ids = functools.lru_cache(MOST_PARTS)(inner.encode)
+    self._placed = functools.lru_cache(MOST_PARTS)(inner.encode_with_spans)
+    self._ended = functools.lru_cache(MOST_PARTS)(self._ends_of)
+
+  def encode(self, text: str) -> list[int]:
+    ids: list[int] = []
+    for part in self._parts(text):
+      ids += self._ids(part)
+    return ids
+
+  def encode_with_spans(
+    self, text: str
+  ) -> tuple[list[int], list[tokenizer_lib.Span]]:
+    ids: list[int] = []
+    spans: list[tokenizer_lib.Span] = []
+    start = 0
+    for part in self._parts(text):
+      more, places = self._placed(part)
+      ids += more
+      spans += [(start + a, start + b) for a, b in places]
+      start += len(part)
+    return ids, spans
+
+  def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
+    """Returns the ids of a text, and the end of each: half of the spans."""
+    ids: list[int] = []
+    ends: list[int] = []
+    start = 0
+    for part in self._parts(text):
+      more, lasts = self._ended(part)
+      ids += more
+      ends += [start + last for last in lasts]
+      start += len(part)
+    return ids, ends
+
+  def _ends_of(self, part: str) -> tuple[list[int], list[int]]:
+    ids, spans = self.inner.encode_with_spans(part)
+    return ids, [last for _, last in spans]
+
+  def _parts(self, text: str) -> list[str]:
+    if isinstance(self.inner, tokenizer_lib.HuggingFace):
+      return self.inner.parts(text)
+    return [text]
+
+  def control(self, name: str) -> int | None:
+    return self.inner.control(name)
+
+  def decode(self, ids: tokenizer_lib.Ids) -> str:
+    return self.inner.decode(ids)
+
+  def save(self, folder: pathlib.Path) -> dict[str, Any]:
+    return self.inner.save(folder)
