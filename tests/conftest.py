@@ -46,10 +46,12 @@ CACHE = "JAX_COMPILATION_CACHE_DIR"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-  """Has each program compiled once in a run, though many tests compile alike.
+  """Has each program compiled once in a run, and encodes without a cache.
 
   Workers and subprocesses find the folder in their environment.
   """
+  # Nothing is written to the home of whoever runs the tests.
+  os.environ["PRM_JAX_ENCODED_CACHE"] = "0"
   if CACHE not in os.environ:
     os.environ[CACHE] = tempfile.mkdtemp(prefix="prm_jax_compiled_")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"

@@ -72,7 +72,9 @@ def add_training(commands: arguments.Parser) -> None:
     " --no-resume refuses a folder that holds one",
   )
   train.add_switch(
-    "--fresh", "delete the run that --workdir holds and start over"
+    "--fresh",
+    "delete the run that --workdir holds and start over; the data are encoded"
+    " again, too",
   )
   train.epilog = FIELDS
 

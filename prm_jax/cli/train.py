@@ -11,6 +11,7 @@ import ml_collections
 
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
+from prm_jax.data import encoded_cache
 from prm_jax.data import sources as sources_lib
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
@@ -111,6 +112,7 @@ def _train_on_data(
       lambda: _read_inputs(args.config, sources, tokenizer_config, start)
     )
     parts, eval_parts = _sources(data)
+    cache = encoded_cache.opened()
     params = sampling = None
     if start is not None:
       params = training_run.read_init(run, start)
@@ -138,6 +140,7 @@ def _train_on_data(
       vocab_size=vocab_size,
       sampling=sampling,
       fresh=fresh,
+      cache=cache,
       on_start=on_start,
       bucket=bucket,
     )

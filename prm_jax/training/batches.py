@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 import dataclasses
 import functools
+import hashlib
 import pathlib
 import tempfile
 from typing import Any
@@ -17,11 +18,13 @@ from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import array_record
+from prm_jax.data import encoded_cache
 from prm_jax.data import encoding
 from prm_jax.data import lazy_segments
 from prm_jax.data import loader
 from prm_jax.data import packing as packing_lib
 from prm_jax.data import preference_pairs
+from prm_jax.data import token_memory
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import sharding
 from prm_jax.runtime import checks
@@ -74,6 +77,10 @@ def encode_rows(
   tokenizer: tokenizer_lib.Tokenizer,
   seed: int,
   sources: Sources | None = None,
+  *,
+  cache: encoded_cache.Cache | None = None,
+  digest: str = "",
+  fresh: bool = False,
 ) -> tuple[loader.PackedDataset, Counter[str]]:
   """Returns the program's rows, and counts of what is in them.
 
@@ -81,6 +88,19 @@ def encode_rows(
   batches are the same. With several sources, each tree has solutions of one
   source. If the objective compares solutions, all are read, and sources aren't
   distinguished.
+
+  Args:
+    objective: What is trained.
+    packing: How rows are made.
+    encoding_config: How solutions are encoded.
+    solutions: The solutions.
+    tokenizer: The tokenizer.
+    seed: The seed of the rows' order.
+    sources: The source of each solution, if there are several.
+    cache: Where the encoded data are kept; None keeps none. Those of solutions
+      that stay in their files are kept beside them.
+    digest: A digest of the solutions, for the cache.
+    fresh: Whether to encode again what was kept.
   """
   make_rows = functools.partial(
     loader.PackedDataset,
@@ -90,46 +110,71 @@ def encode_rows(
   )
   kind = programs.KINDS[programs.name_of(objective)]
   assert kind.encoder is not None
+  # Once, not for every solution that a stream encodes.
+  encoding_config = encoding.with_template(encoding_config, tokenizer)
   encoded = functools.partial(
     kind.encoder(objective),
-    tokenizer=tokenizer,
-    # Once, not for every solution that a stream encodes.
-    encoding_config=encoding.with_template(encoding_config, tokenizer),
+    # What solutions share is encoded once.
+    tokenizer=token_memory.Remembering(tokenizer),
+    encoding_config=encoding_config,
   )
-  if objective.compares:
-    if sources is not None and sources.weights:
-      raise errors.InputError(
-        "data.weights: an objective that compares takes every pair once; leave"
-        " the weights out"
-      )
-    every = progress.through("encode", solutions, len(solutions))
-    examples, counts = encoded(every)
-    rivals, compared = paired(examples, objective.compares, packing)
-    return make_rows(rivals), counts + compared
   numbers = np.zeros(len(solutions), np.int32)
-  if sources is not None:
+  if sources is not None and not objective.compares:
     numbers = sources.numbers
   tree_tokens = packing.sequence_length if packing.share_prefixes else None
-  segments: Sequence[packing_lib.Segment]
-  if isinstance(solutions, array_record.Chosen):
-    decides = _decides_examples(
-      objective, encoding_config, tokenizer, packing.share_prefixes
+  decides = functools.partial(
+    _decides_examples,
+    *(objective, encoding_config, tokenizer, packing.share_prefixes),
+  )
+  if objective.compares and sources is not None and sources.weights:
+    raise errors.InputError(
+      "data.weights: an objective that compares takes every pair once; leave"
+      " the weights out"
     )
+  if not objective.compares and isinstance(solutions, array_record.Chosen):
     table = lazy_segments.kept_index(
-      solutions, encoded, numbers, tree_tokens, decides
+      solutions, encoded, numbers, tree_tokens, decides(), fresh=fresh
     )
-    segments = lazy_segments.Segments(
+    stored = lazy_segments.Segments(
       solutions, encoded, table, packing.share_prefixes
     )
-    of, counts = table.sources, table.counts
+    rows, of, counts = make_rows(stored), table.sources, table.counts
   else:
-    segments, of, counts = lazy_segments.made(
-      solutions, encoded, numbers, tree_tokens
-    )
-  rows = make_rows(segments)
-  if sources is not None:
+
+    def compute() -> encoded_cache.Encoded:
+      if objective.compares:
+        return _compared(objective.compares, encoded, solutions, packing)
+      return lazy_segments.made(solutions, encoded, numbers, tree_tokens)
+
+    if cache is None:
+      segments, of, counts = compute()
+    else:
+      fields = decides() | dict(
+        solutions=digest,
+        sources=hashlib.sha256(numbers.tobytes()).hexdigest(),
+        # Of pairs, each of which is in one row, it matters without trees, too.
+        tokens=packing.sequence_length if objective.compares else tree_tokens,
+      )
+      segments, of, counts = encoded_cache.kept(
+        cache, fields, compute, fresh=fresh
+      )
+    rows = make_rows(segments)
+  if sources is not None and not objective.compares:
     rows = dataclasses.replace(rows, sources=of, weights=sources.weights)
   return rows, counts
+
+
+def _compared(
+  kind: str,
+  encoded: lazy_segments.Encode,
+  solutions: Sequence[schema.Solution],
+  packing: PackingConfig,
+) -> encoded_cache.Encoded:
+  """Returns the segments of `paired`, all of source 0, and all counts."""
+  every = progress.through("encode", solutions, len(solutions))
+  examples, counts = encoded(every)
+  rivals, compared = paired(examples, kind, packing)
+  return rivals, np.zeros(len(rivals), np.int32), counts + compared
 
 
 def paired(
@@ -181,6 +226,7 @@ def _decides_examples(
     encoding=dataclasses.asdict(encoding_config),
     share_prefixes=share_prefixes,
     tokenizer=saved_tokenizer,
+    libraries=encoded_cache.libraries(),
   )
 
 

@@ -24,6 +24,7 @@ from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import array_record
+from prm_jax.data import encoded_cache
 from prm_jax.data import encoding
 from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
@@ -138,6 +139,7 @@ def train(
   vocab_size: int | None = None,
   sampling: Mapping[str, float] | None = None,
   fresh: bool = False,
+  cache: encoded_cache.Cache | None = None,
   on_start: Callable[[], None] = lambda: None,
   bucket: storage.Bucket | None = None,
 ) -> tuple[model_config.ModelConfig, Any]:
@@ -156,7 +158,8 @@ def train(
     vocab_size: The number of rows of the embedding; None is the tokenizer's
       size.
     sampling: The defaults of read_sampling, which model.json keeps.
-    fresh: See loop.fit.
+    fresh: See loop.fit. The data are encoded again, too.
+    cache: Where encoded data are kept; None keeps none.
     on_start: See loop.fit.
     bucket: See loop.fit.
 
@@ -186,9 +189,14 @@ def train(
   else:
     distributed.check_same(dict(workdir=str(bucket.there)))
   encode = functools.partial(
-    batches.encode_rows, config.objective, config.packing, config.encoding
+    batches.encode_rows,
+    *(config.objective, config.packing, config.encoding),
+    cache=cache,
+    fresh=fresh,
   )
-  rows, counts = encode(solutions, tokenizer, config.seed, sources)
+  rows, counts = encode(
+    *(solutions, tokenizer, config.seed, sources), digest=data["sha256"]
+  )
   _logger.info(f"{name}: {batches.describe_counts(counts, rows)}")
   if sources is not None and sources.weights:
     pairs = zip(rows.shares.tolist(), sources.names)
@@ -196,7 +204,10 @@ def train(
     _logger.info(f"{name}: rows of an epoch: {parts}")
   eval_batches = []
   if eval_solutions:
-    held_out, counts = encode(eval_solutions, tokenizer, 0, eval_sources)
+    held_out, counts = encode(
+      *(eval_solutions, tokenizer, 0, eval_sources),
+      digest=data["evaluation"]["sha256"],
+    )
     _logger.info(f"{name} eval: {batches.describe_counts(counts, held_out)}")
     if config.eval_rows < held_out.rows_per_epoch:
       _logger.info(
