@@ -17,6 +17,7 @@ from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import array_record
+from prm_jax.data import encoded_cache
 from prm_jax.data import encoding
 from prm_jax.data import policy_templates
 from prm_jax.data import tfds_records as records
@@ -595,6 +596,34 @@ def test_what_decides_an_example_decides_the_index(tmp_path):
   )
   for number, changes in enumerate(others, 2):
     assert kept(**changes) == number
+
+
+@pytest.mark.usefixtures("eight_devices")
+def test_a_run_keeps_its_encoded_data_and_encodes_anew_if_it_is_fresh(
+  tmp_path, monkeypatch
+):
+  cache = encoded_cache.Cache(tmp_path / "cache")
+  given = []
+
+  class Reached(Exception):
+    pass
+
+  def encode_rows(*args, **fields):
+    given.append(fields)
+    raise Reached
+
+  monkeypatch.setattr(training_run.batches, "encode_rows", encode_rows)
+  for solutions, fresh in ((24, False), (24, True), (23, False)):
+    with pytest.raises(Reached):
+      training_run.train(
+        *(_config(), _solutions(solutions), TOKENIZER, tmp_path / "run"),
+        cache=cache,
+        fresh=fresh,
+      )
+  assert all(x["cache"] is cache for x in given)
+  assert [x["fresh"] for x in given] == [False, True, False]
+  first, same, other = (x["digest"] for x in given)
+  assert first == same != other and len(first) == 64
 
 
 @pytest.mark.usefixtures("eight_devices")
