@@ -28,8 +28,7 @@ from typing import Any
 import results
 
 ONE_THREAD = dict(
-  XLA_FLAGS="--xla_cpu_multi_thread_eigen=false"
-  " intra_op_parallelism_threads=1",
+  XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
   OMP_NUM_THREADS="1",
   TOKENIZERS_PARALLELISM="false",
 )

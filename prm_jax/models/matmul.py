@@ -33,10 +33,22 @@ def matmul(
 
   So are its gradients, to the types of a and b.
   """
-  narrow = a.dtype == b.dtype == jnp.dtype(dtype) == jnp.bfloat16
+  narrow = a.dtype == b.dtype == jnp.bfloat16
   if narrow and platform() == "cpu":
-    return _on_cpu(a, b)
+    if len(a) == 1:
+      return matmul(_padded(a), b, dtype)[:1]
+    if jnp.dtype(dtype) == jnp.bfloat16:
+      return _on_cpu(a, b)
   return jnp.matmul(a, b, preferred_element_type=dtype)
+
+
+def _padded(a: Float[Array, "1 Y"]) -> Float[Array, "2 Y"]:
+  """Returns a row with one of zeros.
+
+  XLA's CPU backend has no product of one row with a matrix of bfloat16: it
+  would convert the matrix, and before a loop all matrices that the loop reads.
+  """
+  return jnp.pad(a, ((0, 1), (0, 0)))
 
 
 @jax.custom_vjp
@@ -63,6 +75,8 @@ def wide(
   a: Float[Array, "X Y"], b: Float[Array, "_ _"], axis: int = 0
 ) -> Float[Array, "X Z"]:
   """Returns in float32 the sums over the last axis of a and this one of b."""
+  if len(a) == 1 and a.dtype == jnp.bfloat16 and platform() == "cpu":
+    return wide(_padded(a), b, axis)[:1]
   return jax.lax.dot_general(
     a, b, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.float32
   )

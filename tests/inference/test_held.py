@@ -127,10 +127,10 @@ def test_a_bfloat16_model_scores_as_its_numbers_in_float32_do(tmp_path):
     np.testing.assert_allclose(a.scores, b.scores, atol=0.02)
 
 
-def _decoding(params, model):
-  """Returns the compiled program of eight tokens in four slots."""
+def _decoding(params, model, slots):
+  """Returns the compiled program of eight tokens in some slots."""
   engine = engine_lib.Engine(
-    model, params, check_models.Endless(model.vocab_size), slots=4
+    model, params, check_models.Endless(model.vocab_size), slots=slots
   )
   compiled = []
   jitted = engine_programs.decode_chunk
@@ -139,7 +139,9 @@ def _decoding(params, model):
     compiled.append(jitted.lower(*args, **options).compile())
     return jitted(*args, **options)
 
-  requests = [engine_lib.Request(str(i), np.arange(4) + i, 1) for i in range(4)]
+  requests = [
+    engine_lib.Request(str(i), np.arange(4) + i, 1) for i in range(slots)
+  ]
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(engine_programs, "decode_chunk", compile_)
     sampling = sampler.Sampling(8, temperature=0.0)
@@ -147,11 +149,13 @@ def _decoding(params, model):
   return compiled[0]
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_decoding_in_bfloat16_makes_no_second_copy_of_any_matrix(tied):
+@pytest.mark.parametrize(
+  ("tied", "slots"), [(False, 4), (True, 4), (False, 1), (True, 1)]
+)
+def test_decoding_in_bfloat16_makes_no_second_copy_of_any_matrix(tied, slots):
   model = dataclasses.replace(WIDE, tie_embedding=tied)
   params = _own(_params(model, jnp.bfloat16, ("lm",)))
-  memory = _decoding(params, model).memory_analysis()
+  memory = _decoding(params, model, slots).memory_analysis()
   smallest_matrix = min(
     x.nbytes for x in jax.tree.leaves(params) if x.ndim == 2 and x.size > 2**15
   )
