@@ -78,8 +78,15 @@ def add_exchange(commands: arguments.Parser) -> None:
   )
   export.add_option(
     "--dtype",
-    "the type of the saved numbers: float32, bfloat16 or float16 (default: that"
-    " of the imported model, or float32)",
+    "the type of the saved numbers: float32, bfloat16 or float16; if it rounds"
+    " them, the command prints by how much scores move (default: float32, or of"
+    " an import that wasn't trained the type that it came in)",
+  )
+  export.add_path(
+    "--sample",
+    "the solutions, in JSON Lines, whose scores are computed before and after"
+    " rounding, or of a policy the log-probabilities (default: 46 steps of"
+    " school mathematics)",
   )
   model_arguments.add(export, "step")
   export.add_path(

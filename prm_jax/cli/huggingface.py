@@ -9,6 +9,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax.data import segmenters
+from prm_jax.data.formats import jsonl
 from prm_jax.huggingface import card_fields
 from prm_jax.huggingface import export_model as export_model_lib
 from prm_jax.huggingface import hub
@@ -139,9 +140,12 @@ def _verify(
 
 
 def export_model(args: argparse.Namespace) -> None:
-  sources = [args.checkpoint, *filter(None, [args.base])]
+  sources = [args.checkpoint, *filter(None, [args.base, args.sample])]
   outputs.check(dict(to=args.to), sources, are_folders=True)
   base = None if args.base is None else hub.local_folder(args.base)
+  sample = None
+  if args.sample is not None:
+    sample = jsonl.read_solutions(args.sample)
   base_model = args.base_model
   if base_model is None and args.base is not None and hub.is_name(args.base):
     base_model = args.base.as_posix()
@@ -158,8 +162,16 @@ def export_model(args: argparse.Namespace) -> None:
         datasets=tuple(args.dataset),
       ),
       base=base,
+      sample=sample,
     )
   print(
     f"{args.to}: {facts.architecture}, {facts.dtype}, read as {facts.template};"
     " README.md says how"
   )
+  for moved in facts.rounding:
+    print(f"rounded to {facts.dtype}: {moved}")
+  if args.sample is not None and not facts.rounding:
+    print(
+      f"{args.sample}: not scored: in {facts.dtype} no number of the checkpoint"
+      " is rounded"
+    )

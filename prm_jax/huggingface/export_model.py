@@ -1,22 +1,20 @@
 """From a checkpoint folder to a Hugging Face folder with a model card.
 
 Others must read the model as training did: so the template of an export is the
-one that the checkpoint has.
+one that the checkpoint has, and the weights are those that were evaluated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import itertools
 import pathlib
 from typing import Any
 
-import jax
-from jax import numpy as jnp
-
 from prm_jax import errors
 from prm_jax import huggingface
-from prm_jax.checkpoints import integrity
+from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
@@ -36,9 +34,11 @@ from prm_jax.huggingface import origin_digests
 from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import peft_export
 from prm_jax.huggingface import recognise
+from prm_jax.huggingface import rounding
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import lora
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 from prm_jax.runtime import forks
@@ -57,6 +57,7 @@ def export_folder(
   max_shard_bytes: int = 5 * 10**9,
   card: card_fields.Fields | None = None,
   base: pathlib.Path | None = None,
+  sample: Sequence[schema.Solution] | None = None,
 ) -> model_card.Facts:
   """Makes a Hugging Face folder of a checkpoint folder, with a model card.
 
@@ -65,18 +66,24 @@ def export_folder(
     target: The folder to make.
     template: How others must read the model: None is the checkpoint's own
       template, NATIVE is our own format.
-    dtype: One of DTYPES; None is the imported model's, else float32.
+    dtype: One of DTYPES; None is the imported model's if it holds every number
+      as it is, so of what wasn't trained, else float32.
     step: The training step; see saves.chosen.
     max_shard_bytes: The largest size of a file.
     card: Fields of the card; what isn't given, and all of them by None, is that
       of the imported model.
     base: The Hugging Face folder of the model that was adapted. The export then
       has the adapters and the head alone, in PEFT's form; None merges them.
+    sample: If the dtype rounds, the solutions whose scores, or
+      log-probabilities, are computed before and after; None is rounding.SAMPLE.
+
+  Returns:
+    What the model card says, in `rounding` how far the sample's numbers move.
 
   Raises:
     InputError: The checkpoint is read otherwise, its head or trunk has no place
-      in a published architecture, a number doesn't fit the dtype, or the target
-      isn't empty.
+      in a published architecture, a number doesn't fit the dtype, the sample
+      has no steps, or the target isn't empty.
   """
   forks.check()
   import_model.check_new(target)
@@ -93,21 +100,29 @@ def export_folder(
       f" {name!r}"
     )
   raw = _imported_config(source)
+  imported = raw.get("dtype") or raw.get("torch_dtype") or "float32"
   if base is not None:
     dtype = dtype or "float32"
-  dtype = dtype or raw.get("dtype") or raw.get("torch_dtype") or "float32"
-  if dtype not in huggingface.DTYPES:
-    raise errors.InputError(
-      f"`dtype={dtype}`: expected one of {', '.join(huggingface.DTYPES)}"
-    )
+  checks.check_choice("dtype", dtype or imported, huggingface.DTYPES)
   fields = card_fields.merged(
     card or card_fields.Fields(),
     card_fields.fields_of(source / import_model.ORIGIN, raw),
   )
   saved = programs.load_params(source, description, step=step, dtype=None)
   model, params = lora.merge(description.model, saved)
+  tokenizer = model_json.read_tokenizer(source, description)
+  if dtype is None:
+    dtype = imported if rounding.is_exact(params, imported) else "float32"
+  moved: tuple[rounding.Moved, ...] = ()
   if base is None:
-    params = _rounded(params, dtype)
+    evaluated = params
+    params = rounding.rounded(evaluated, dtype)
+    if not rounding.is_exact(evaluated, dtype):
+      moved = rounding.moved(
+        *(description, model, evaluated, params, tokenizer, encoding_config),
+        sample,
+      )
+    del evaluated
   family = raw.get("model_type") or _family(model, source)
   program = programs.KINDS[description.program]
   kind, head = heads.tensors(program, name, model, params, source)
@@ -130,7 +145,6 @@ def export_folder(
       *(source, target, base, family, description.model, saved),
       *(kind, head, dtype, fields.base_model or base.as_posix()),
     )
-  tokenizer = model_json.read_tokenizer(source, description)
   _write_encoding(source, target, description, tokenizer)
   facts = _facts(
     source,
@@ -144,6 +158,7 @@ def export_folder(
     dtype=dtype,
     fields=fields,
     num_labels=more.get("num_labels", 0) if base is not None else None,
+    moved=moved,
   )
   with files.replacing(target / _CARD) as f:
     f.write(model_card.write(facts))
@@ -222,30 +237,6 @@ def _labels(
   return class_names.names_of(list(head.values())[-1].shape[0])
 
 
-def _rounded(params: Any, dtype: str) -> Any:
-  """Returns the parameters as a file of that dtype will hold them.
-
-  Raises:
-    InputError: A number isn't finite, or doesn't fit the dtype.
-  """
-
-  def rounded(path, x):
-    small = x if x.dtype == dtype else x.astype(dtype).astype(x.dtype)
-    if not jnp.isfinite(small).all():
-      name = integrity.name_of(path)
-      if not jnp.isfinite(x).all():
-        raise errors.InputError(
-          f"{name} holds numbers that aren't finite; export another `step`"
-        )
-      raise errors.InputError(
-        f"`dtype={dtype}`: {name} holds {float(jnp.abs(x).max()):.3g}, which"
-        " doesn't fit; use bfloat16"
-      )
-    return small
-
-  return jax.tree_util.tree_map_with_path(rounded, params)
-
-
 def _write_encoding(
   source: pathlib.Path,
   target: pathlib.Path,
@@ -322,6 +313,7 @@ def _facts(
   dtype: str,
   fields: card_fields.Fields,
   num_labels: int | None,
+  moved: tuple[rounding.Moved, ...],
 ) -> model_card.Facts:
   """Returns what the card says, its example scored by the exported numbers."""
   model, params, tokenizer = scored
@@ -377,6 +369,7 @@ def _facts(
     strips=strips,
     thinking=thinking,
     refuses=refuses,
+    rounding=moved,
   )
 
 

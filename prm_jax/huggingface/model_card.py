@@ -16,6 +16,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.huggingface import card_fields
 from prm_jax.huggingface import card_snippet
+from prm_jax.huggingface import rounding
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import files
 
@@ -73,6 +74,8 @@ class Facts:
     thinking: The names that are tokens in a solution, those around a model's
       reasoning.
     refuses: Texts that no problem or solution may hold; see PolicyTemplate.
+    rounding: How far a sample's scores, or log-probabilities, moved when the
+      numbers were rounded to that type; empty if none was.
   """
 
   name: str
@@ -92,6 +95,7 @@ class Facts:
   strips: bool = False
   thinking: Sequence[str] = ()
   refuses: Sequence[str] = ()
+  rounding: Sequence[rounding.Moved] = ()
 
 
 def facts_of_run(
@@ -157,7 +161,10 @@ def _kind(facts: Facts) -> str | None:
 
 def _what(facts: Facts) -> str:
   if facts.example is None:
-    return f"A language model, `{facts.architecture}`, in {facts.dtype}."
+    return (
+      f"A language model, `{facts.architecture}`, in {facts.dtype}."
+      f"{_rounding(facts)}"
+    )
   what = (
     "A process reward model: for each step of a solution it says how likely"
     " everything up to that step is correct, a number from 0 to 1. A"
@@ -175,7 +182,19 @@ def _what(facts: Facts) -> str:
   return (
     f"{what}{_masked(facts)}\n\n"
     f"Architecture `{facts.architecture}`, {facts.dtype}; read in the template"
-    f" `{facts.template}`."
+    f" `{facts.template}`.{_rounding(facts)}"
+  )
+
+
+def _rounding(facts: Facts) -> str:
+  """Returns a paragraph about weights that aren't those that were evaluated."""
+  if not facts.rounding:
+    return ""
+  lines = "".join(f"\n- {moved}" for moved in facts.rounding)
+  return (
+    f"\n\n**The weights were rounded to {facts.dtype}**; those of the checkpoint"
+    " have more bits, and its evaluation is of those. On a sample:\n"
+    f"{lines}"
   )
 
 

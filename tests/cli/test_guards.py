@@ -28,7 +28,10 @@ COMMANDS = {
     ["--from=hf", "--role=policy", "--prompt_file=b.jsonl", "--base=model"],
     ["hf", "b.jsonl", "model"],
   ),
-  ("export", "to"): (["--checkpoint=model", "--base=hf"], ["model", "hf"]),
+  ("export", "to"): (
+    ["--checkpoint=model", "--base=hf", "--sample=b.jsonl"],
+    ["model", "hf", "b.jsonl"],
+  ),
   ("sample", "output"): (READ, ["in.jsonl", "model"]),
   ("score", "output"): (READ, ["in.jsonl", "model"]),
   ("label monte_carlo", "output"): (LABEL, ["in.jsonl", "model"]),
@@ -108,7 +111,7 @@ COMMANDS = {
 # Those that read, so that a new option has to be put on one side.
 ARE_READ = {
   *("source", "checkpoint", "input", "check", "against", "prompt_file"),
-  "base",
+  *("base", "sample"),
 }
 
 

@@ -22,8 +22,10 @@ from prm_jax import huggingface
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
+from prm_jax.data.formats import jsonl
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
+from prm_jax.huggingface import rounding
 from prm_jax.inference import sampler
 from prm_jax.inference import scorer
 from prm_jax.models import transformer
@@ -171,6 +173,114 @@ def test_layers_of_several_dtypes_become_float32(tmp_path):
   assert _computed_in(tmp_path / "ours") == "float32"
 
 
+# --- Export is what was evaluated -------------------------------------------
+
+
+def _trained(folder, template="token_classification", program="prm"):
+  """Writes a bfloat16 import whose weights a run has then moved a little."""
+  if program == "sft":
+    theirs = test_import_export._theirs(folder / "made")
+    config, tensors = huggingface.read_config(theirs), {}
+    opened = huggingface.open_tensors(theirs)
+    tensors = {name: opened.read(name) for name in opened.names}
+    theirs = folder / "theirs"
+    huggingface.save(theirs, "qwen2", config.model, tensors.items())
+    text = (folder / "made/tokenizer.json").read_text()
+    (theirs / "tokenizer.json").write_text(text)
+  else:
+    theirs = _theirs(folder, "bfloat16", template)
+  import_model.import_folder(theirs, folder / "run")
+  params = programs.load_params(folder / "run")
+  random = np.random.default_rng(0)
+  moved = jax.tree.map(
+    lambda x: x + 1e-3 * random.normal(size=x.shape).astype(np.float32), params
+  )
+  shutil.rmtree(folder / "run/checkpoints")
+  saves.save_params(folder / "run", moved)
+  return folder / "run"
+
+
+def test_what_was_trained_leaves_as_it_was_evaluated(tmp_path):
+  run = _trained(tmp_path)
+  facts = export_model.export_folder(run, tmp_path / "out")
+  assert (facts.dtype, facts.rounding) == ("float32", ())
+  record = json.loads((tmp_path / "out/config.json").read_text())
+  assert record["torch_dtype"] == "float32"
+  import_model.import_folder(tmp_path / "out", tmp_path / "back")
+  scores = [test_import_export._scores(x) for x in (run, tmp_path / "back")]
+  assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_what_rounding_does_to_scores_is_measured_printed_and_on_the_card(
+  dtype, tmp_path, capsys
+):
+  run = _trained(tmp_path)
+  sample = tmp_path / "sample.jsonl"
+  jsonl.write_solutions(sample, test_import_export.SOLUTIONS)
+  words = [f"--checkpoint={run}", f"--to={tmp_path / 'out'}"]
+  words += [f"--dtype={dtype}", f"--sample={sample}"]
+  assert main.main(["export", *words]) == 0
+  printed = capsys.readouterr().out
+  import_model.import_folder(tmp_path / "out", tmp_path / "back")
+  old, new = (
+    np.concatenate(test_import_export._scores(x))
+    for x in (run, tmp_path / "back")
+  )
+  moved = np.abs(new - old)
+  assert moved.max() > 1e-5
+  crossed = int(((old < 0.5) != (new < 0.5)).sum())
+  said = (
+    f"the scores of 5 steps, from {old.min():.4g} to {old.max():.4g}, move by"
+    f" {moved.max():.2g} at most, {moved.mean():.2g} on average; {crossed} of 5"
+    " change side of 0.5 (computed in float32)"
+  )
+  assert f"rounded to {dtype}: {said}" in printed
+  assert said in (tmp_path / "out/README.md").read_text()
+
+
+def test_the_sample_says_how_far_a_policys_log_probabilities_move(tmp_path):
+  run = _trained(tmp_path, program="sft")
+  facts = export_model.export_folder(run, tmp_path / "out", dtype="bfloat16")
+  (moved,) = facts.rounding
+  assert moved.what == "log-probabilities" and moved.num_crossed is None
+  # As the help says of the sample that there is without an option.
+  assert sum(len(x.steps) for x in jsonl.read(rounding.SAMPLE)) == 46
+  assert moved.num_values > 1000 and 0 < moved.mean < moved.largest < 1
+  assert moved.highest <= 0
+  assert str(moved) in (tmp_path / "out/README.md").read_text()
+
+
+def test_scores_are_also_compared_in_the_type_of_the_evaluation(tmp_path):
+  run = _trained(tmp_path)
+  path = run / "model.json"
+  record = json.loads(path.read_text())
+  record["model"]["compute_dtype"] = "bfloat16"
+  path.write_text(json.dumps(record))
+  facts = export_model.export_folder(
+    run,
+    tmp_path / "out",
+    dtype="bfloat16",
+    sample=test_import_export.SOLUTIONS,
+  )
+  assert [x.compute_dtype for x in facts.rounding] == ["bfloat16", "float32"]
+  assert {x.num_values for x in facts.rounding} == {5}
+  assert facts.rounding[1].largest > 0
+
+
+def test_a_sample_is_refused_or_unused_in_one_line(tmp_path, capsys):
+  run = _trained(tmp_path)
+  words = ["export", f"--checkpoint={run}", f"--to={tmp_path / 'out'}"]
+  sample = tmp_path / "sample.jsonl"
+  sample.write_text('{"id": "a", "problem": "1 + 1", "steps": []}\n')
+  words.append(f"--sample={sample}")
+  assert main.main([*words, "--dtype=bfloat16"]) == 1
+  assert "--sample: has no steps" in capsys.readouterr().err
+  assert not (tmp_path / "out").exists()
+  assert main.main(words) == 0
+  assert "not scored: in float32 no number" in capsys.readouterr().out
+
+
 def test_a_flipped_bit_of_a_bfloat16_save_is_damage(tmp_path):
   theirs = _theirs(tmp_path, "bfloat16")
   import_model.import_folder(theirs, tmp_path / "ours")
@@ -191,6 +301,7 @@ def test_a_flipped_bit_of_a_bfloat16_save_is_damage(tmp_path):
 _IMPORT = """
 import pathlib, sys
 from prm_jax.huggingface import import_model
+from prm_jax.huggingface import rounding
 
 def most():
   for line in pathlib.Path("/proc/self/status").read_text().splitlines():
