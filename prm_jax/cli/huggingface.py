@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 import pathlib
+import sys
 from typing import Any
 
 from prm_jax import errors
@@ -137,6 +138,12 @@ def _verify(
       f" {kept}"
     )
   print(f"verified: {difference} (allowed: {compared.tolerance:g})")
+  if compared.ids is None:
+    return
+  if compared.ids.agrees:
+    print(f"verified: {compared.ids}")
+  else:
+    print(f"warning: verify: {compared.ids}", file=sys.stderr)
 
 
 def export_model(args: argparse.Namespace) -> None:

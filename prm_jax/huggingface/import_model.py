@@ -197,9 +197,20 @@ def _adapted(
         f" `base` too, the folder or the Hub's name of {name}"
       )
     return None, source
-  adapted = peft_adapters.read(source, base)
+  return peft_adapters.read(source, base), tokenizer_folder(source, base)
+
+
+def tokenizer_folder(
+  source: pathlib.Path, base: pathlib.Path | None
+) -> pathlib.Path:
+  """Returns the folder of the tokenizer and chat: an adapter's own or its base's.
+
+  Args:
+    source: The Hugging Face folder of a model or an adapter.
+    base: That of the adapter's base; None if there is none.
+  """
   own = any(foreign_files.find(source, name) for name in _TOKENIZERS)
-  return adapted, source if own else base
+  return source if own or base is None else base
 
 
 def check_new(target: pathlib.Path) -> None:

@@ -2,7 +2,8 @@
 
 transformers computes the trunk and the LM head in float32; the score heads of
 published PRMs, which it has no class for, are applied here. PEFT adds an adapter
-to its base. No code of the model's folder is run.
+to its base. Both get our ids; whether transformers makes the same of a text is
+compared by verify_ids. No code of the model's folder is run.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from prm_jax.checkpoints import model_json
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.huggingface import heads
+from prm_jax.huggingface import import_model
 from prm_jax.huggingface import model_card
 from prm_jax.huggingface import peft_adapters
+from prm_jax.huggingface import verify_ids
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import transformer
 from prm_jax.training import programs
@@ -50,11 +53,13 @@ class Comparison:
     what: What was compared: scores in [0, 1], or log-probabilities in nats.
     num_values: The number of values.
     largest: The largest difference.
+    ids: Of which texts the ids differ; None if the tokenizer has no file.
   """
 
   what: str
   num_values: int
   largest: float
+  ids: verify_ids.Ids | None = None
 
   @property
   def tolerance(self) -> float:
@@ -92,7 +97,11 @@ def compare(
   differences = np.abs(np.concatenate(ours) - np.concatenate(theirs))
   # A NaN is no agreement.
   largest = float(np.nan_to_num(differences, nan=np.inf).max())
-  return Comparison(what, len(differences), largest)
+  folder = import_model.tokenizer_folder(source, base)
+  tokenizer = model_json.read_tokenizer(checkpoint, description)
+  plain = [_plain(x) for x in SOLUTIONS]
+  ids = verify_ids.compare(folder, tokenizer, plain)
+  return Comparison(what, len(differences), largest, ids)
 
 
 def _require(*more: str) -> None:
@@ -132,10 +141,11 @@ def _texts(
 ) -> list[_Ids]:
   """Returns the ids of each solution's text, without controls of ours."""
   tokenizer = model_json.read_tokenizer(checkpoint, description)
-  return [
-    np.asarray(tokenizer.encode(" ".join((x.problem, *x.steps))), np.int32)
-    for x in SOLUTIONS
-  ]
+  return [np.asarray(tokenizer.encode(_plain(x)), np.int32) for x in SOLUTIONS]
+
+
+def _plain(solution: schema.Solution) -> str:
+  return " ".join((solution.problem, *solution.steps))
 
 
 def _our_log_probs(
