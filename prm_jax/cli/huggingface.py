@@ -9,10 +9,15 @@ import sys
 from typing import Any
 
 from prm_jax import errors
+from prm_jax.checkpoints import model_json
+from prm_jax.cli import policies
+from prm_jax.data import encoding
+from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
 from prm_jax.data.formats import jsonl
 from prm_jax.huggingface import card_fields
 from prm_jax.huggingface import export_model as export_model_lib
+from prm_jax.huggingface import generation_config
 from prm_jax.huggingface import hub
 from prm_jax.huggingface import import_model as import_model_lib
 from prm_jax.huggingface import import_policy
@@ -56,6 +61,7 @@ def import_model(args: argparse.Namespace) -> None:
   elif template is not None:
     kind = f"a policy, {_prompted(template)}"
   print(f"{args.to}: {imported.family}, {kind}")
+  _warn_of_temperature(args.to, described)
   if args.prompt_file is not None and not template["stop"]:
     print(
       f"{args.prompt_file}: no text of it ends a solution, because no earlier"
@@ -99,6 +105,24 @@ def _policy_options(args: argparse.Namespace) -> import_policy.Options | None:
     prompt=prompt,
     segmenter=args.segmenter,
   )
+
+
+def _warn_of_temperature(
+  folder: pathlib.Path, described: model_json.Description
+) -> None:
+  """Prints at which temperature a chat model is sampled if nobody says it."""
+  if described.program not in programs.POLICIES:
+    return
+  template = encoding.saved_encoding(described.encoding, folder).template
+  if isinstance(
+    template, policy_templates.PolicyTemplate
+  ) and policies.lacks_temperature(template, described.sampling):
+    print(
+      f"{folder}: will be sampled at temperature 1, since"
+      f" {generation_config.NAME} is missing or names none; give sample, search"
+      " and label --temperature",
+      file=sys.stderr,
+    )
 
 
 def _prompted(template: Mapping[str, Any]) -> str:

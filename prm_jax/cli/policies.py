@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import pathlib
@@ -23,6 +23,7 @@ from prm_jax.cli import arguments
 from prm_jax.cli import model_arguments
 from prm_jax.cli import models
 from prm_jax.cli import policy_arguments
+from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import remote
@@ -123,7 +124,8 @@ def sampling_of(
 ) -> sampler.Sampling:
   """Returns how a checkpoint's policy is sampled, by the options and itself.
 
-  Warns if the checkpoint alone asks for greedy samples, which are all equal.
+  Warns if the checkpoint alone asks for greedy samples, which are all equal,
+  and if nobody says at which temperature a chat model is sampled.
   """
   sampling = sampler.sampling_of(policy.defaults, **arguments.sampling(args))
   if not sampling.temperature and args.temperature is None:
@@ -132,7 +134,29 @@ def sampling_of(
       " says, so all samples of a prompt are equal; give --temperature",
       file=sys.stderr,
     )
+  elif args.temperature is None and lacks_temperature(
+    policy.template, policy.defaults
+  ):
+    print(
+      f"{args.policy}: is sampled at temperature {sampling.temperature:g}, since"
+      " its generation_config.json is missing or names none; give --temperature",
+      file=sys.stderr,
+    )
   return sampling
+
+
+def lacks_temperature(
+  template: policy_templates.PolicyTemplate | None,
+  defaults: Mapping[str, float],
+) -> bool:
+  """Returns whether a chat model came without the temperature it is made for.
+
+  Args:
+    template: The policy's template; None is our own form.
+    defaults: The sampling that it came with.
+  """
+  is_chat = template is not None and policy_templates.is_chat(template)
+  return is_chat and "temperature" not in defaults
 
 
 @contextlib.contextmanager

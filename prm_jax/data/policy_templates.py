@@ -397,6 +397,11 @@ CHATS = tuple(_CHATS)
 NAMES = (*CHATS, *_TEXTS)
 
 
+def is_chat(template: PolicyTemplate) -> bool:
+  """Returns whether a template is a chat, and not a text that goes on."""
+  return template.name not in _TEXTS
+
+
 def published(
   name: str,
   *,

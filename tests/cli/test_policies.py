@@ -13,8 +13,12 @@ from prm_jax import schema
 from prm_jax.cli import main
 from prm_jax.cli import policies
 from prm_jax.cli import policy_arguments
+from prm_jax.data import policy_templates
+from prm_jax.data import tokenizer
 from prm_jax.data.formats import jsonl
 from prm_jax.inference import remote
+from prm_jax.inference import sampler
+from prm_jax.models import config as model_config
 
 COMMANDS = ("sample", "label monte_carlo", "label omega_prm", "label judge")
 # Fields that have an option of another name.
@@ -284,3 +288,42 @@ def test_replies_do_not_overwrite_what_is_read(stub, inputs, refused):
     "is read by this command",
   )
   assert problems.read_bytes() == kept and not stub.seen
+
+
+@pytest.mark.parametrize(
+  ("words", "template", "defaults", "says"),
+  [
+    ((), policy_templates.qwen2_5(), {}, "is sampled at temperature 1, since"),
+    ((), policy_templates.qwen2_5(), dict(top_k=20), "at temperature 1, since"),
+    ((), policy_templates.qwen2_5(), dict(temperature=0.7), None),
+    (("--temperature=1",), policy_templates.qwen2_5(), {}, None),
+    ((), policy_templates.plain(["</s>"]), {}, None),
+    ((), policy_templates.gsm8k_4_shot(["</s>"]), {}, None),
+    ((), None, {}, None),
+  ],
+)
+@pytest.mark.parametrize("command", ["sample", "label monte_carlo"])
+def test_a_chat_model_without_a_temperature_is_never_sampled_in_silence(
+  command, words, template, defaults, says, capsys
+):
+  required = ["--input=a", "--output=b", "--policy=chat"]
+  args = _parser(command).parse_args([*required, *words])
+  model = model_config.ModelConfig(
+    vocab_size=300,
+    d_model=8,
+    num_layers=1,
+    num_heads=1,
+    num_kv_heads=1,
+    head_dim=8,
+    d_ff=8,
+  )
+  policy = sampler.Sampler(
+    model, {}, tokenizer.Bytes(), template=template, defaults=defaults
+  )
+  sampling = policies.sampling_of(policy, args)
+  err = capsys.readouterr().err
+  assert sampling.temperature == defaults.get("temperature", 1)
+  assert (says is None) == (err == "")
+  if says:
+    assert err.count("\n") == 1 and err.startswith("chat: ")
+    assert says in err and err.endswith("give --temperature\n")
