@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 SHARED_DATA := $(wildcard $(CURDIR)/../shared/data)
 export PRM_JAX_DATA ?= $(SHARED_DATA)
 
-TESTS := -n 2 --dist=worksteal -m "not faults and not plan"
+TESTS := -n 2 --dist=worksteal -m "not faults and not plan and not real_weights"
 # The files with tests of a mark: collecting all the others takes 7 s a process.
 MARKED = $$(grep -rl --include='test_*.py' 'mark\.$(1)' tests | sort)
 # The slowest files of `make faults`, which start first: otherwise the last of
@@ -31,7 +31,8 @@ LONG := demo device_check docs huggingface inference models plan rl training \
   runtime/test_distributed.py test_benchmarks.py test_launch.py \
   test_launch_rehearsals.py test_public_api.py
 
-.PHONY: demo test test-fast newest package faults soak parity plan-check lint docs clean setup
+.PHONY: demo test test-fast newest package faults soak parity real plan-check lint \
+  docs clean setup
 
 demo: $(VENV)/.installed
 	$(BIN)/prm-jax demo
@@ -80,6 +81,11 @@ soak: $(VENV)/.installed
 parity: $(VENV)/.parity
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2 --dist=loadfile \
 	  -m parity $(call MARKED,parity)
+
+# Published weights, in the folder that PRM_JAX_WEIGHTS names
+# (docs/published_weights.md); one process, which prints what it measured.
+real: $(VENV)/.parity
+	$(BIN)/python -m pytest -n 0 -rPs -m real_weights $(call MARKED,real_weights)
 
 # What runs need on chips that aren't here, against their budgets. Its own
 # environment: with a TPU's compiler installed, jax looks for a TPU.

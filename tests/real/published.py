@@ -1,0 +1,97 @@
+"""Published weights, commands on them, and what a command took."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+HERE = pathlib.Path(__file__).parent
+SMOL, QWEN, GEMMA = "smollm2-135m", "qwen2.5-coder-0.5b", "gemma3-270m"
+# As a user has it: none of the flags that other tests compile with.
+ENVIRONMENT = {
+  name: value
+  for name, value in os.environ.items()
+  if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")
+} | dict(PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu", OMP_WAIT_POLICY="PASSIVE")
+
+
+def folder_of(weights: pathlib.Path, name: str) -> pathlib.Path:
+  """Returns a model's folder, and prints which weights the test runs on."""
+  folder = weights / name
+  if not (folder / "config.json").is_file():
+    pytest.skip(f"PRM_JAX_WEIGHTS={weights} holds no {name}")
+  for path in sorted(folder.glob("*.safetensors")):
+    print(f"{name}: {path.name} sha256:{_digest(path)}")
+  return folder
+
+
+@functools.cache
+def _digest(path: pathlib.Path) -> str:
+  with path.open("rb") as f:
+    return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """What a command printed, and took.
+
+  Args:
+    code: Its exit code.
+    out: Its standard output.
+    err: Its standard error.
+    cpu_s: Its CPU seconds, user and system.
+    peak_gb: The largest resident set, in 10^9 bytes.
+  """
+
+  code: int
+  out: str
+  err: str
+  cpu_s: float
+  peak_gb: float
+
+
+def run(*words, code: int = 0) -> Run:
+  """Runs Python with arguments; prints what it took, and checks its code."""
+  with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+    process = subprocess.Popen(
+      [sys.executable, *map(str, words)],
+      stdout=out,
+      stderr=err,
+      env=ENVIRONMENT,
+      cwd=ROOT,
+    )
+    _, status, took = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    texts = []
+    for file in (out, err):
+      file.seek(0)
+      texts.append(file.read())
+  done = Run(
+    process.returncode,
+    *texts,
+    took.ru_utime + took.ru_stime,
+    took.ru_maxrss * 1024 / 1e9,
+  )
+  shown = " ".join(map(str, words[1:4]))
+  print(f"{shown}: {done.cpu_s:.1f} CPU s, peak {done.peak_gb:.2f} GB")
+  assert done.code == code, (words, done.out, done.err)
+  return done
+
+
+def command(*words, code: int = 0) -> Run:
+  """Runs a command of prm-jax in a process of its own."""
+  return run("-m", "prm_jax", *words, code=code)
+
+
+def asked(script: str, *words) -> dict:
+  """Returns the JSON that a script beside this file prints last."""
+  done = run(HERE / script, *words)
+  return json.loads(done.out.splitlines()[-1])
