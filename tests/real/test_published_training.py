@@ -68,18 +68,20 @@ def get_config():
 
 
 def _sums(num):
-  """Returns solutions of three sums, each wrong from a step on or right."""
+  """Returns solutions of two steps, of which a fifth have a wrong second one.
+
+  All have the same length, or rows of one length would have one kind of label.
+  """
   rng = np.random.default_rng(0)
   for i in range(num):
-    a, b, c = (int(x) for x in rng.integers(10, 90, 3))
-    wrong = int(rng.integers(0, 3))  # 2: none
-    first = a + b + (wrong == 0)
-    second = first + c + (wrong == 1)
+    a, b, c = (int(x) for x in rng.integers(10, 30, 3))
+    is_wrong = bool(rng.random() < 0.2)
+    total = a + b + c + is_wrong
     yield schema.Solution(
       id=str(i),
       problem=f"What is {a} + {b} + {c}?",
-      steps=(f"{a} + {b} = {first}.", f"{first} + {c} = {second}."),
-      labels=(float(wrong != 0), float(wrong == 2)),
+      steps=(f"{a} + {b} = {a + b}.", f"{a + b} + {c} = {total}."),
+      labels=(1.0, float(not is_wrong)),
     )
 
 
@@ -222,8 +224,7 @@ def test_an_rl_update_is_rewarded_by_a_prm_of_published_weights(
   folder, _ = trained
   ours, _ = imported(published.SMOL)
   rows = (
-    json.dumps(dict(id=x.id, problem=x.problem, answer=str(i)))
-    for i, x in enumerate(_sums(4))
+    json.dumps(dict(id=x.id, problem=x.problem, answer="60")) for x in _sums(4)
   )
   (folder / "problems.jsonl").write_text("\n".join(rows) + "\n")
   (folder / "rl.py").write_text(
