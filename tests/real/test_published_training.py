@@ -39,7 +39,7 @@ def get_config():
   c.encoding.max_tokens = 128
   c.packing.update(batch_size=1, sequence_length=512)
   c.eval_rows = 1
-  c.optimizer.update(peak_lr=5e-5, warmup_steps=2)
+  c.optimizer.update(peak_lr=2e-4, warmup_steps=2)
   c.fit.update(
     steps=20, log_every=1, eval_every=10, checkpoint_every=10, keep_last=2,
     tensorboard=False,
@@ -53,7 +53,7 @@ def get_config():
   c = config_files.read({base!r})
   c.init_from, c.prm = {init_from!r}, {prm!r}
   c.problems.update(
-    train="problems:{data}", evaluation="problems:{data}", num_evaluation=2
+    train="problems:{data}", evaluation="problems:{held_out}", num_evaluation=2
   )
   c.rollout.update(problems=2, samples=4, max_tokens=64, slots=8)
   c.rewards = dict(verifier=1.0, prm=1.0)
@@ -223,16 +223,19 @@ def test_an_rl_update_is_rewarded_by_a_prm_of_published_weights(
 ):
   folder, _ = trained
   ours, _ = imported(published.SMOL)
-  rows = (
-    json.dumps(dict(id=x.id, problem=x.problem, answer="60")) for x in _sums(4)
-  )
-  (folder / "problems.jsonl").write_text("\n".join(rows) + "\n")
+  rows = [
+    json.dumps(dict(id=x.id, problem=x.problem, answer="60")) + "\n"
+    for x in _sums(6)
+  ]
+  (folder / "problems.jsonl").write_text("".join(rows[:4]))
+  (folder / "held_out.jsonl").write_text("".join(rows[4:]))
   (folder / "rl.py").write_text(
     _RL.format(
       base=str(published.ROOT / "experiments/rl_gsm8k_small.py"),
       init_from=str(ours),
       prm=str(folder / "prm"),
       data=folder / "problems.jsonl",
+      held_out=folder / "held_out.jsonl",
     )
   )
   _train(folder, "rl", "rl")
