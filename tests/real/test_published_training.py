@@ -240,6 +240,9 @@ def test_an_rl_update_is_rewarded_by_a_prm_of_published_weights(
   )
   _train(folder, "rl", "rl")
   (update,) = _metrics(folder / "rl")
-  print(sorted(update))
   print({k: v for k, v in update.items() if isinstance(v, float)})
+  assert update["solutions"] == 8 and 0 < update["prm_score"] < 1
+  assert update["grad_norm"] > 0 and update["empty_updates"] == 0
+  # The engine's log-probabilities are those that the update computes.
+  assert update["max_log_ratio"] <= 0.05
   assert (folder / "rl/checkpoints/1").is_dir()
