@@ -312,6 +312,7 @@ def train(
     workdir,
     eval_solutions=evaluation,
     init_from=params,
+    donate=True,
     vocab_size=vocab_size,
     sampling=sampling,
     fresh=fresh,

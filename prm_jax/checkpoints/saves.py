@@ -75,6 +75,22 @@ def chosen(folder: pathlib.Path, step: Step) -> int:
   return step
 
 
+def types(folder: epath.Path | pathlib.Path) -> dict[tuple[str, ...], Any]:
+  """Returns the type of each saved parameter, by its path of names.
+
+  They are the same in all saves of a run. If none can be read, there are none:
+  what reads the saves says why.
+  """
+  for step in reversed(saved_steps(folder)):
+    where = folder / "checkpoints" / str(step)
+    with contextlib.suppress(Exception):  # whatever orbax meets
+      integrity.check_files(where)
+      tree = ocp.StandardCheckpointHandler().metadata(where / "params").tree
+      leaves = integrity.by_path(tree)
+      return {tuple(k.split("/")): x.dtype for k, x in leaves.items()}
+  return {}
+
+
 def metric_of(
   metrics: Mapping[str, float | None] | None, name: str
 ) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import sys
 from typing import Any
@@ -12,6 +12,7 @@ import jax
 
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
 from prm_jax.models import config as model_config
 from prm_jax.plan import budgets
 from prm_jax.plan import compile as plan_compile
@@ -22,7 +23,9 @@ from prm_jax.runtime import config_files
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.training import config as training_config
+from prm_jax.training import program as program_lib
 from prm_jax.training import run_config
+from prm_jax.training import trainable
 
 
 def plan(args: argparse.Namespace) -> None:
@@ -70,13 +73,25 @@ def plan(args: argparse.Namespace) -> None:
 
 
 def update_of(
-  run: training_config.TrainConfig, vocab_size: int
+  run: training_config.TrainConfig,
+  vocab_size: int,
+  types: Mapping[tuple[str, ...], Any] | None = None,
 ) -> plan_compile.Update:
-  """Returns the update of a run whose tokenizer has so many ids."""
+  """Returns the update of a run.
+
+  Args:
+    run: The run.
+    vocab_size: The number of its tokenizer's ids.
+    types: The types of the parameters that it starts from, by their paths, in
+      which it holds what isn't trained; None is float32.
+  """
+  given = dict(types or {})
+  given |= {(trainable.REFERENCE, *path): x for path, x in given.items()}
 
   def make(model, microbatches):
     changed = dataclasses.replace(run, microbatches=microbatches)
-    return training_config.make_program(changed, model)
+    program = training_config.make_program(changed, model)
+    return program_lib.holding(program, given)
 
   return plan_compile.Update(
     make,
@@ -95,8 +110,10 @@ def _say(text: str) -> None:
 
 def _read(
   path: str, overrides: Sequence[str], vocab_size: int | None
-) -> tuple[training_config.TrainConfig, int]:
-  """Returns a run, and the size of its vocabulary.
+) -> tuple[
+  training_config.TrainConfig, int, Mapping[tuple[str, ...], Any] | None
+]:
+  """Returns a run, the size of its vocabulary, and the types it starts from.
 
   Raises:
     InputError: it can't be read, or nothing says the vocabulary's size.
@@ -116,7 +133,9 @@ def _read(
     raise errors.InputError(
       f"{path}: tokenizer.vocab_size=0: give --vocab_size, or the size there"
     )
-  return run_config.from_config(config), vocab_size
+  start = files.local_path(config.init_from) if config.init_from else None
+  types = saves.types(start) if start is not None else None
+  return run_config.from_config(config), vocab_size, types
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -124,10 +143,10 @@ def _check(args: argparse.Namespace) -> None:
   bad = 0
   all_budgets = budgets.read(args.check)
   for budget in all_budgets:
-    run, vocab_size = _read(budget.config, budget.overrides, None)
+    read = _read(budget.config, budget.overrides, None)
     topology = topologies.parse(budget.topology)
     needs = plan_compile.of_update(
-      update_of(run, vocab_size), topology, topologies.devices(topology)
+      update_of(*read), topology, topologies.devices(topology)
     )
     exceeded = budgets.exceeded(budget, needs)
     bad += bool(exceeded)

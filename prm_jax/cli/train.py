@@ -137,6 +137,7 @@ def _train_on_data(
       sources=parts,
       eval_sources=eval_parts,
       init_from=params,
+      donate=True,
       vocab_size=vocab_size,
       sampling=sampling,
       fresh=fresh,

@@ -154,7 +154,7 @@ def _our_log_probs(
   texts: list[_Ids],
 ) -> list[np.ndarray]:
   """Returns the log-probability of every id but the first, in nats."""
-  params = programs.load_params(checkpoint, description)
+  params = programs.load_params(checkpoint, description, dtype="float32")
   plain = dataclasses.replace(description.model, compute_dtype="float32")
   width = packing.padded_length(max(map(len, texts)))
   batch = packing.fill([[packing.branches(x, [])] for x in texts], width)

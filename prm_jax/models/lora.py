@@ -20,9 +20,10 @@ def merge(
 ) -> tuple[model_config.ModelConfig, Params]:
   """Returns the same function as a model without adapters.
 
-  Each adapted kernel becomes W + alpha / rank * A B, in float32 (Hu et al.
-  2021, section 4.1); everything else is unchanged. Logits agree up to the
-  rounding of the compute dtype. A model without adapters is returned unchanged.
+  Each adapted kernel becomes W + alpha / rank * A B in float32, whatever type
+  they have (Hu et al. 2021, section 4.1); everything else is unchanged. Logits
+  agree up to the rounding of the compute dtype. A model without adapters is
+  returned unchanged.
   """
   if not model.lora_rank:
     return model, params
@@ -48,7 +49,15 @@ def _merged(tree: Params, scale: float) -> Params:
   if NAMES[0] in tree:
     # Layers are stacked: [L, in, rank] times [L, rank, out].
     added = jnp.matmul(
-      *(tree[name] for name in NAMES), precision=jax.lax.Precision.HIGHEST
+      *(jnp.asarray(tree[name], jnp.float32) for name in NAMES),
+      precision=jax.lax.Precision.HIGHEST,
     )
-    out["kernel"] = out["kernel"] + scale * added
+    out["kernel"] = jnp.asarray(out["kernel"], jnp.float32) + scale * added
   return out
+
+
+def without(tree: Params) -> Params:
+  """Returns the parameters of the model whose adapters are off."""
+  if not isinstance(tree, Mapping):
+    return tree
+  return {k: without(v) for k, v in tree.items() if k not in NAMES}

@@ -49,7 +49,7 @@ def _of_microbatch(
   if models.reference is not None:
     outputs["reference"] = transformer.token_log_probs(
       models.reference,
-      params[updates.REFERENCE],
+      updates.reference_of(params),
       batch,
       temperature=temperature,
     )

@@ -38,6 +38,7 @@ def make(
   loss: policy_losses.LossConfig,
   shape: rows_lib.RowsConfig,
   update: updates.UpdateConfig,
+  shares_reference: bool = False,
 ) -> program_lib.Program[updates.Rollout]:
   """Returns the program that learns from rollouts.
 
@@ -46,6 +47,8 @@ def make(
     loss: What an update minimises.
     shape: The shape of a rollout's rows.
     update: The optimizers, and how often they are used.
+    shares_reference: Whether the reference is the policy with its adapters off;
+      see updates.reference_of.
   """
   own_heads = heads(loss)
   policy_trains = trainable.chosen(update.trainable, models.policy, own_heads)
@@ -59,7 +62,7 @@ def make(
 
   def init(key: Array) -> program_lib.TrainState:
     params = transformer.init(key, models.policy, own_heads)
-    if models.reference is not None:
+    if models.reference is not None and not shares_reference:
       params[updates.REFERENCE] = _copy_of(key, models.reference, ("lm",))
     if models.critic is not None:
       params[updates.CRITIC] = _copy_of(key, models.critic, ("value",))

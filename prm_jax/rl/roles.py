@@ -12,7 +12,6 @@ from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import codecs
-from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import score_sources
 from prm_jax.models import config as model_config
 from prm_jax.rl import rewards as rewards_lib
@@ -49,6 +48,12 @@ class Roles:
   outcome: tuple[schema.OutcomeReward, score_sources.Identity] | None
 
   @property
+  def shares_reference(self) -> bool:
+    """Whether the reference is the policy with its adapters off."""
+    has_one = self.models.reference is not None
+    return has_one and updates.REFERENCE not in self.init_from
+
+  @property
   def identities(self) -> dict[str, score_sources.Identity]:
     """What scores the samples, by the fields that name it."""
     loaded = dict(prm=self.prm, orm=self.orm, held_out_prm=self.held_out)
@@ -70,6 +75,7 @@ def read_roles(
   score_dtype: str | None,
   has_critic: bool,
   has_implicit: bool,
+  shares_reference: bool = False,
 ) -> Roles:
   """Returns the models that names stand for.
 
@@ -89,6 +95,8 @@ def read_roles(
       None is its own.
     has_critic: Whether there is a critic with a trunk of its own.
     has_implicit: Whether there is an implicit PRM.
+    shares_reference: Whether a reference that is the policy itself may share
+      its weights: only adapters are trained.
 
   Raises:
     InputError: A folder can't be read or isn't of the role's kind, a function
@@ -98,18 +106,26 @@ def read_roles(
   folder = _folder(init_from, "init_from", programs_lib.POLICIES)
   described = model_json.read_description(folder)
   loaded = sampler_lib.of_description(folder, described)
-  params = programs_lib.load_params(folder, described, dtype="float32")
+  params = programs_lib.load_params(folder, described)
   policy = dataclasses.replace(loaded.config, **model)
   begun = _without_new_adapters(policy, loaded.config)
+
+  def other(
+    text: str, field: str, programs: Sequence[str]
+  ) -> tuple[model_config.ModelConfig, Any]:
+    of_role, given = _other(text, field, programs, loaded.tokenizer)
+    return model_config.computing_in(of_role, policy.compute_dtype), given
+
   start = dict(params)
   models = updates.Models(policy)
   if reference != "none":
-    of_role, start[updates.REFERENCE] = begun, params
+    of_role = begun
     if reference:
-      of_role, start[updates.REFERENCE] = _other(
-        reference, "reference", programs_lib.POLICIES, loaded
+      of_role, start[updates.REFERENCE] = other(
+        reference, "reference", programs_lib.POLICIES
       )
-      of_role = model_config.computing_in(of_role, policy.compute_dtype)
+    elif not shares_reference or begun.lora_rank:
+      start[updates.REFERENCE] = params
     models = models._replace(reference=of_role)
   if has_implicit:
     models = models._replace(implicit=begun)
@@ -117,10 +133,9 @@ def read_roles(
   if has_critic:
     of_role, trunk = begun, params
     if critic:
-      of_role, trunk = _other(
-        critic, "critic", ("prm", "orm", *programs_lib.POLICIES), loaded
+      of_role, trunk = other(
+        critic, "critic", ("prm", "orm", *programs_lib.POLICIES)
       )
-      of_role = model_config.computing_in(of_role, policy.compute_dtype)
     models = models._replace(critic=of_role)
     # Its own head begins at 0: a PRM's logit is no return.
     start[updates.CRITIC] = {
@@ -142,14 +157,14 @@ def read_roles(
 
 
 def _without_new_adapters(
-  policy: model_config.ModelConfig, loaded: model_config.ModelConfig
+  policy: model_config.ModelConfig, saved: model_config.ModelConfig
 ) -> model_config.ModelConfig:
   """Returns a role without the adapters that only this run gives the policy."""
   return dataclasses.replace(
     policy,
-    lora_rank=loaded.lora_rank,
-    lora_alpha=loaded.lora_alpha,
-    lora_targets=loaded.lora_targets,
+    lora_rank=saved.lora_rank,
+    lora_alpha=saved.lora_alpha,
+    lora_targets=saved.lora_targets,
   )
 
 
@@ -206,13 +221,16 @@ def _folder(text: str, field: str, programs: Sequence[str]) -> pathlib.Path:
 
 
 def _other(
-  text: str, field: str, programs: Sequence[str], policy: sampler_lib.Sampler
+  text: str,
+  field: str,
+  programs: Sequence[str],
+  policys: tokenizer_lib.Tokenizer,
 ) -> tuple[model_config.ModelConfig, Any]:
   """Returns the model and parameters of a role that reads the policy's ids."""
   folder = _folder(text, field, programs)
   described = model_json.read_description(folder)
   tokenizer = model_json.read_tokenizer(folder, described)
-  if not _same_ids(policy.tokenizer, tokenizer):
+  if not _same_ids(policys, tokenizer):
     raise errors.InputError(
       f"{field}={text}: has another tokenizer than the policy, whose ids it"
       " must read; give one with the policy's"

@@ -69,8 +69,11 @@ def train(
   mesh = sharding.make_mesh(config.mesh)
   sharding.check_rows(config.packing.batch_size, mesh)
   _check(config, problems, held_out, verifier)
-  roles = read_roles(config)
   first = 0 if fresh else max(saves.saved_steps(workdir), default=0)
+  saved = saves.types(workdir) if first else {}
+  # A run of a version before has a reference of its own.
+  shares = not any(path[0] == updates.REFERENCE for path in saved)
+  roles = read_roles(config, shares_reference=shares)
   scored_by = reward_record.of(roles.identities, verifier.identity)
   if first:
     _check_same_policy(roles, workdir)
@@ -102,13 +105,14 @@ def train(
     reward_record.write(workdir, scored_by)
 
   return loop.fit(
-    make_program(config, roles.models),
+    make_program(config, roles.models, shares_reference=roles.shares_reference),
     collector,
     config.fit,
     workdir=workdir,
     key=jax.random.key(config.seed),
     mesh=mesh,
     init_from=roles.init_from,
+    donate=True,
     fresh=fresh,
     measure=measure.Measure(collector, held_out),
     callback=watch(config.monitor, name),
@@ -150,7 +154,9 @@ def _check_same_policy(roles: roles_lib.Roles, workdir: pathlib.Path) -> None:
     )
 
 
-def read_roles(config: rl_config.RLConfig) -> roles_lib.Roles:
+def read_roles(
+  config: rl_config.RLConfig, *, shares_reference: bool = True
+) -> roles_lib.Roles:
   """Returns the models that a config names; see roles.read_roles."""
   return roles_lib.read_roles(
     config.init_from,
@@ -165,15 +171,23 @@ def read_roles(config: rl_config.RLConfig) -> roles_lib.Roles:
     score_dtype=config.score_dtype,
     has_critic=config.loss.critic == "separate",
     has_implicit=config.rewards.implicit > 0,
+    shares_reference=shares_reference and config.trainable == "lora",
   )
 
 
 def make_program(
-  config: rl_config.RLConfig, models: updates.Models
+  config: rl_config.RLConfig,
+  models: updates.Models,
+  *,
+  shares_reference: bool = False,
 ) -> program_lib.Program:
-  """Returns the program of a config's updates."""
+  """Returns the program of a config's updates; see rl.program.make."""
   return rl_program.make(
-    models, loss=config.loss, shape=config.shape, update=config.update
+    models,
+    loss=config.loss,
+    shape=config.shape,
+    update=config.update,
+    shares_reference=shares_reference,
   )
 
 

@@ -7,7 +7,8 @@ nothing.
 
 The policy's own parameters are at the top of params, with a value head if the
 critic shares its trunk. Whole models of the other roles are in "reference",
-"critic" and "implicit". The reference is never trained.
+"critic" and "implicit". The reference is never trained; if it is the base of
+the policy's adapters, it has no parameters of its own.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import optax
 from prm_jax import batch as batch_lib
 from prm_jax.batch import ArrayLike
 from prm_jax.models import config as model_config
+from prm_jax.models import lora
 from prm_jax.models import transformer
 from prm_jax.rl import advantages
 from prm_jax.rl import losses as policy_losses
@@ -130,6 +132,16 @@ class Models(NamedTuple):
 def policy_of(params: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the policy's own parameters."""
   return {k: v for k, v in params.items() if k not in ROLES}
+
+
+def reference_of(params: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the reference's parameters.
+
+  If there are none of its own, it is the policy with its adapters off.
+  """
+  if REFERENCE in params:
+    return params[REFERENCE]
+  return lora.without(policy_of(params))
 
 
 def rollout_step(

@@ -39,6 +39,7 @@ from prm_jax.training import best_metric
 from prm_jax.training import metric_writers
 from prm_jax.training import metrics_log
 from prm_jax.training import program as program_lib
+from prm_jax.training import trainable
 from prm_jax.training import warm_start
 
 _logger = logging.getLogger(__name__)
@@ -160,6 +161,7 @@ def fit(
   key: jax.Array,
   mesh: jax.sharding.Mesh | None = None,
   init_from: Any = None,
+  donate: bool = False,
   eval_batches: Sequence[batch_lib.Batch | batch_lib.Part] = (),
   fresh: bool = False,
   measure: Measure | None = None,
@@ -184,7 +186,10 @@ def fit(
     key: The random key of the initial state.
     mesh: The devices.
     init_from: Initial parameters. Leaves that it lacks, such as a new head,
-      keep their random values.
+      keep their random values. What isn't trained is held in the type that it
+      has here; in a run that is resumed, in the type that was saved.
+    donate: Whether the arrays of init_from are used up, so that none is in
+      memory twice. They can't be used afterwards.
     eval_batches: The held-out rows, if the program is evaluated on batches.
     fresh: Whether to replace what the workdir holds.
     measure: Returns the metrics of a state, instead of eval_batches.
@@ -215,6 +220,8 @@ def fit(
     best_metric.check(config.best_metric, program, key, eval_batches, mesh)
   folder = storage.of_saves(workdir, bucket)
   is_new = fresh or not saves.saved_steps(folder)
+  types = trainable.types_of(init_from or {}) if is_new else saves.types(folder)
+  program = program_lib.holding(program, types)
   _check_init(program, key, init_from, mesh, is_new=is_new)
   measures_first = measure is not None
   # Of several processes jax hears the signal, for all of them.
@@ -242,7 +249,11 @@ def fit(
       description=model_json.read_record(workdir),
     )
     closing.callback(checkpoints.close)
-    prepared = _prepare(program, checkpoints, mesh, key, init_from, name)
+    if donate and not is_new:
+      warm_start.free(init_from)  # before the save takes its place
+    prepared = _prepare(
+      program, checkpoints, mesh, key, init_from, name, donate=donate
+    )
     eval_fn = prepared.evaluate
     if measure is None and eval_fn is not None and eval_batches:
 
@@ -562,31 +573,25 @@ class _Prepared(NamedTuple):
   evaluate: Callable | None
 
 
-def _prepare(program, checkpoints, mesh, key, init_from, name) -> _Prepared:
-  shardings, target, step_fn = program_lib.place(program, mesh, key)
-  everywhere = sharding.replicated(mesh)
+def _prepare(
+  program, checkpoints, mesh, key, init_from, name, *, donate: bool
+) -> _Prepared:
+  placed = program_lib.place(program, mesh, key)
+  shardings, target, step_fn = placed
   eval_fn = None
   if program.evaluate is not None:
     eval_fn = sharding.jit(
       program.evaluate,
       mesh,
       in_shardings=(shardings.params, sharding.of_batch(mesh)),
-      out_shardings=everywhere,
+      out_shardings=sharding.replicated(mesh),
     )
   saved = checkpoints.newest(target, name)
   if saved is not None:
     return _Prepared(saved, target, step_fn, eval_fn)
-  init = sharding.jit(
-    lambda key: meta.unbox(program.init(key)),
-    mesh,
-    in_shardings=(everywhere,),
-    out_shardings=shardings,
+  state = warm_start.first_state(
+    program, placed, mesh, key, init_from, donate=donate
   )
-  state = init(key)
-  if init_from is not None:
-    params = warm_start.warm_start(state.params, init_from)
-    params = distributed.put(params, shardings.params)
-    state = state.replace(params=params)
   return _Prepared(state, target, step_fn, eval_fn)
 
 

@@ -181,6 +181,32 @@ def skipping_outliers(
   return dataclasses.replace(program, init=init)
 
 
+def holding(
+  program: Program[BatchT], types: Mapping[tuple[str, ...], Any]
+) -> Program[BatchT]:
+  """Returns the program with frozen parameters in the types that are given.
+
+  What is trained is float32, and so is what isn't given.
+
+  Args:
+    program: The program.
+    types: The type of parameters, by their paths.
+  """
+
+  def hold(path: Any, x: Array) -> Array:
+    names = trainable_lib.names_of(path)
+    if program.trains(names) or names not in types:
+      return x
+    return x.astype(types[names])
+
+  def init(key: Array) -> TrainState:
+    state = program.init(key)
+    params = jax.tree_util.tree_map_with_path(hold, state.params)
+    return dataclasses.replace(state, params=params)
+
+  return dataclasses.replace(program, init=init)
+
+
 class Placed(NamedTuple):
   """A program's state on a mesh, and its update there.
 

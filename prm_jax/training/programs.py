@@ -144,7 +144,7 @@ def load_params(
   description: model_json.Description | None = None,
   *,
   step: saves.Step = None,
-  dtype: str | None = "float32",
+  dtype: str | None = None,
 ) -> Any:
   """Returns a checkpoint's parameters alone, on the default device.
 
@@ -153,7 +153,7 @@ def load_params(
     description: The content of its model.json; None reads it.
     step: The training step; see saves.chosen.
     dtype: The dtype of the parameters; None is that of the saved ones, which
-      may be bfloat16 if they were imported. Training needs float32.
+      may be bfloat16 if they were imported.
 
   Raises:
     DamagedError: The parameters aren't what was saved.

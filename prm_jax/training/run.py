@@ -136,6 +136,7 @@ def train(
   sources: batches.Sources | None = None,
   eval_sources: batches.Sources | None = None,
   init_from: Any = None,
+  donate: bool = False,
   vocab_size: int | None = None,
   sampling: Mapping[str, float] | None = None,
   fresh: bool = False,
@@ -155,6 +156,7 @@ def train(
       also measured alone.
     eval_sources: The same for eval_solutions, with the same names.
     init_from: Initial parameters.
+    donate: See loop.fit.
     vocab_size: The number of rows of the embedding; None is the tokenizer's
       size.
     sampling: The defaults of read_sampling, which model.json keeps.
@@ -251,6 +253,7 @@ def train(
     key=jax.random.key(config.seed),
     mesh=mesh,
     init_from=init_from,
+    donate=donate,
     eval_batches=eval_batches,
     fresh=fresh,
     on_start=describe,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flax import traverse_util
+import jax
 
 from prm_jax import errors
 from prm_jax.models import config as model_config
@@ -77,6 +78,17 @@ def chosen(
       everything(path) and (path[0] in scores or path[-1] in lora.NAMES)
     )
   return everything
+
+
+def names_of(path: Sequence[Any]) -> tuple[str, ...]:
+  """Returns the names of a leaf's path; a box around the leaf has none."""
+  return tuple(x.key for x in path if isinstance(x, jax.tree_util.DictKey))
+
+
+def types_of(params: Params) -> dict[tuple[str, ...], Any]:
+  """Returns the type of each parameter by its path of names."""
+  leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+  return {names_of(path): x.dtype for path, x in leaves}
 
 
 def split(params: Params, trains: Trains) -> tuple[Params, Params]:

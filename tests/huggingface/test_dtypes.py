@@ -140,7 +140,7 @@ def test_logits_are_those_of_the_same_numbers_in_float32(fields):
   np.testing.assert_array_equal(compute(narrow), compute(wide))
 
 
-def test_what_trains_gets_float32_and_what_writes_the_weights_type(tmp_path):
+def test_parameters_keep_the_type_that_they_were_saved_in(tmp_path):
   theirs = test_import_export._theirs(tmp_path / "theirs")
   tensors = huggingface.open_tensors(theirs)
   values = {x: tensors.read(x) for x in tensors.names}
@@ -150,10 +150,11 @@ def test_what_trains_gets_float32_and_what_writes_the_weights_type(tmp_path):
   import_model.import_folder(theirs, tmp_path / "ours")
   assert _saved_dtypes(tmp_path / "ours") == {"bfloat16"}
   params = programs.load_params(tmp_path / "ours")
-  assert _dtypes(params) == {"float32"}
-  expected = programs.load_params(tmp_path / "ours", dtype=None)
+  assert _dtypes(params) == {"bfloat16"}
+  wide = programs.load_params(tmp_path / "ours", dtype="float32")
+  assert _dtypes(wide) == {"float32"}
   assert jax.tree.all(
-    jax.tree.map(lambda a, b: bool((a == b).all()), params, expected)
+    jax.tree.map(lambda a, b: bool((a == b).all()), params, wide)
   )
   assert _dtypes(sampler.load(tmp_path / "ours").params) == {"bfloat16"}
 

@@ -235,6 +235,18 @@ def test_merging_changes_adapted_kernels_only_and_not_its_input():
   )
 
 
+def test_bfloat16_matrices_are_merged_in_float32():
+  wide = _params(ADAPTED)
+  narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), wide)
+  exact = jax.tree.map(lambda x: x.astype(jnp.float32), narrow)
+  merged, expected = (lora.merge(ADAPTED, x)[1] for x in (narrow, exact))
+  up = merged["layers"]["mlp"]["up"]["kernel"]
+  assert up.dtype == jnp.float32
+  np.testing.assert_array_equal(up, expected["layers"]["mlp"]["up"]["kernel"])
+  # What no adapter changes is left as it was.
+  assert merged["embedding"]["table"].dtype == jnp.bfloat16
+
+
 def test_a_model_without_adapters_is_merged_already():
   params = _params(PLAIN)
   assert lora.merge(PLAIN, params) == (PLAIN, params)

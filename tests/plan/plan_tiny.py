@@ -24,6 +24,7 @@ def update(**changed) -> plan_compile.Update:
     attention="reference",
   )
   model |= changed.pop("model", {})
+  types = changed.pop("types", None)
   fields = dict(
     program="prm",
     seed=0,
@@ -35,4 +36,4 @@ def update(**changed) -> plan_compile.Update:
     fit=loop.FitConfig(steps=10),
   )
   run = flat_config.run(model=model, **(fields | changed))
-  return plan.update_of(run, VOCABULARY)
+  return plan.update_of(run, VOCABULARY, types)

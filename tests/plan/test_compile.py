@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import jax
+from jax import numpy as jnp
 import plan_tiny
 import pytest
 
@@ -13,6 +14,7 @@ from prm_jax.models import sharding
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import tables as plan_tables
 from prm_jax.plan import topologies
+from prm_jax.training import trainable
 
 CHIP = dataclasses.replace(topologies.CHIPS["v5e"], memory=1 << 30)
 EIGHT = topologies.Topology("v5e:2x4", CHIP, (2, 4))
@@ -35,6 +37,25 @@ def _plan(topology=EIGHT, **changed):
 @pytest.fixture(scope="module")
 def plain():
   return _plan()
+
+
+def test_what_is_frozen_is_planned_in_the_type_that_it_starts_from():
+  mesh = sharding.make_mesh((1, 8, 1))
+
+  def state(**changed):
+    update = plan_tiny.update(
+      model=dict(lora_rank=2), trainable="lora", **changed
+    )
+    return plan_compile._trace(update, mesh).in_avals[0][0]
+
+  wide = trainable.types_of(state().params)
+  held = trainable.types_of(
+    state(types=dict.fromkeys(wide, jnp.bfloat16)).params
+  )
+  trained = {path for path in held if "lora" in path[-1] or "head" in path[0]}
+  assert {held[path].name for path in trained} == {"float32"}
+  assert {held[path].name for path in held.keys() - trained} == {"bfloat16"}
+  assert {dtype.name for dtype in wide.values()} == {"float32"}
 
 
 def test_the_models_flops_do_not_depend_on_what_is_recomputed():

@@ -32,6 +32,7 @@ from prm_jax.rl import hacking_monitor
 from prm_jax.rl import problems as problems_lib
 from prm_jax.rl import run as rl_run
 from prm_jax.rl import samples as samples_lib
+from prm_jax.rl import updates
 from prm_jax.runtime import config_files
 from prm_jax.runtime import files
 from prm_jax.training import programs
@@ -305,12 +306,47 @@ def test_a_policy_with_new_adapters_has_a_reference_without(folders):
     credit=dict(baseline="gae"),
   )
   roles = rl_run.read_roles(config)
-  program = rl_run.make_program(config, roles.models)
+  program = rl_run.make_program(
+    config, roles.models, shares_reference=roles.shares_reference
+  )
   abstract = jax.eval_shape(program.init, jax.random.key(0)).params
   # Nothing that is frozen would stay as it was drawn.
   warm_start.check_frozen(program, meta.unbox(abstract), roles.init_from)
   ranks = [m and m.lora_rank for m in roles.models]
   assert ranks == [2, 0, None, 0]
+
+
+def test_the_base_of_new_adapters_is_its_own_reference(folders):
+  changes = dict(
+    model=dict(lora_rank=2),
+    trainable="lora",
+    loss=dict(kl_placement="reward", kl=0.1, critic="shared"),
+    credit=dict(baseline="gae"),
+  )
+  config = _config(folders, **changes)
+  roles = rl_run.read_roles(config)
+  program = rl_run.make_program(
+    config, roles.models, shares_reference=roles.shares_reference
+  )
+  params = meta.unbox(jax.eval_shape(program.init, jax.random.key(0)).params)
+  assert "reference" not in params and "lora_a" in str(params)
+  trained = warm_start.warm_start(
+    jax.tree.map(lambda x: jax.numpy.ones(x.shape), params), roles.init_from
+  )
+  # To the bit what a reference of its own is, without its memory.
+  own = rl_run.read_roles(config, shares_reference=False)
+  assert not own.shares_reference
+  reference = updates.reference_of(trained)
+  reference.pop("value_head")
+  jax.tree.map(
+    np.testing.assert_array_equal, reference, own.init_from["reference"]
+  )
+  # A policy that is trained as a whole, and one of another folder, have theirs.
+  for other in (
+    dict(changes, trainable="all", model={}),
+    dict(changes, reference=folders["init_from"]),
+  ):
+    assert not rl_run.read_roles(_config(folders, **other)).shares_reference
 
 
 def test_models_of_tokens_compute_as_the_policy_and_scores_as_score_dtype_says(

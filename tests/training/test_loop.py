@@ -30,6 +30,7 @@ from prm_jax.models import config as model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
 from prm_jax.runtime import locks
+from prm_jax.training import implicit_prm
 from prm_jax.training import loop
 from prm_jax.training import losses
 from prm_jax.training import metrics_log as records
@@ -37,6 +38,7 @@ from prm_jax.training import prm
 from prm_jax.training import program
 from prm_jax.training import programs
 from prm_jax.training import skip_updates
+from prm_jax.training import trainable as trainable_lib
 from prm_jax.training import warm_start
 
 pytestmark = pytest.mark.usefixtures("printed_log")
@@ -121,7 +123,7 @@ def _fit(
   arguments = {
     k: options.pop(k)
     for k in (
-      *("fresh", "init_from", "eval_batches", "on_start"),
+      *("fresh", "init_from", "donate", "eval_batches", "on_start"),
       *("measure", "callback"),
     )
     if k in options
@@ -1016,6 +1018,77 @@ def test_a_partly_trained_run_stopped_anywhere_ends_with_the_same_bits(
     assert found.params["layers"]["mlp"]["up"]["lora_b"].any()
   # Going on needs no parameters to start from: they are in the checkpoint.
   _assert_same(_fit(tmp_path, **options | {"init_from": None}), found)
+
+
+def _narrow(tree):
+  return jax.tree.map(lambda x: x.astype(jnp.bfloat16), tree)
+
+
+def test_what_is_frozen_keeps_its_type_and_gives_the_same_bits(tmp_path):
+  small = dict(num_layers=1, compute_dtype="bfloat16")
+  model = dataclasses.replace(MODEL, lora_rank=2, lora_targets=("up",), **small)
+  given = _narrow(_params(("lm",), 1, **small))
+  options = {
+    "toy": programs.make(
+      prm.PRMConfig(), model, optax.adamw(1e-2), trainable="lora"
+    ),
+    "checkpoint_every": 1,
+    "steps": 2,
+  }
+  wide = jax.tree.map(lambda x: x.astype(jnp.float32), given)
+  expected = _fit(tmp_path / "wide", init_from=wide, **options)
+  with pytest.raises(_StoppedError):
+    _fit(tmp_path / "run", _stopping_at(1), init_from=given, **options)
+  # It resumes as it was saved, whatever type it is given now.
+  found = _fit(tmp_path / "run", init_from=wide, donate=True, **options)
+  _assert_same(found, expected)
+  assert _read(tmp_path / "run", "loss_nats") == _read(
+    tmp_path / "wide", "loss_nats"
+  )
+  types = trainable_lib.types_of(found.params)
+  assert types == saves.types(tmp_path / "run")
+  trains = options["toy"].trains
+  assert types == {
+    path: jnp.float32 if trains(path) else jnp.bfloat16 for path in types
+  }
+  assert set(jax.tree.leaves(saves.types(tmp_path / "wide"))) == {
+    np.dtype("float32")
+  }
+
+
+def test_donated_parameters_are_moved_and_never_held_twice():
+  base = _narrow(_params(("lm",), 1))
+  program_ = programs.make(
+    implicit_prm.ImplicitConfig(), MODEL, optax.adamw(1e-2)
+  )
+  given = implicit_prm.begin_from(base)
+  held = program.holding(program_, trainable_lib.types_of(given))
+  placed = program.place(held, _one_device(), jax.random.key(0))
+  places = {id(x): x.unsafe_buffer_pointer() for x in jax.tree.leaves(base)}
+  expected = jax.tree.map(np.asarray, given)
+  state = warm_start.first_state(
+    held, placed, _one_device(), jax.random.key(0), given, donate=True
+  )
+  reference = state.params["reference"]
+  for new, old in zip(
+    jax.tree.leaves(reference), jax.tree.leaves(base), strict=True
+  ):
+    assert new.unsafe_buffer_pointer() == places[id(old)]
+  jax.tree.map(np.testing.assert_array_equal, state.params, expected)
+  trained, _ = trainable_lib.split(state.params, held.trains)
+  assert {x.dtype for x in jax.tree.leaves(trained)} == {np.dtype("float32")}
+
+
+@pytest.mark.parametrize("donate", [False, True])
+def test_only_parameters_that_are_not_donated_are_left_to_the_caller(donate):
+  given = _params(("lm", "outcome"), 1)
+  toy = programs.make(prm.PRMConfig(), MODEL, optax.adamw(1e-2))
+  placed = program.place(toy, _one_device(), jax.random.key(0))
+  state = warm_start.first_state(
+    toy, placed, _one_device(), jax.random.key(0), given, donate=donate
+  )
+  jax.tree.map(lambda x: x.delete(), state)  # as the first update does
+  assert {x.is_deleted() for x in jax.tree.leaves(given)} == {donate}
 
 
 @pytest.mark.parametrize("given", [None, {"num_layers": 1}], ids=repr)
