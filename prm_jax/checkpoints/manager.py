@@ -81,6 +81,8 @@ class Checkpoints:
           preservation_policy=_Kept(keep_last, self._best_of),
           cleanup_tmp_directories=True,
           lightweight_initialize=True,
+          # Its copy of the state would be in the memory that updates need.
+          enable_async_checkpointing=jax.default_backend() != "cpu",
         ),
         item_names=("params", "opt_state", "meta"),
       )
@@ -164,6 +166,8 @@ class Checkpoints:
     self, state: Any, metrics: Mapping[str, float] | None = None
   ) -> None:
     """Starts to save the state under its step; training may continue.
+
+    On a CPU it returns when all is written.
 
     Raises:
       DiskFullError: The disk is too full for this checkpoint or the one before.

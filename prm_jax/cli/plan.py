@@ -133,8 +133,9 @@ def _read(
     raise errors.InputError(
       f"{path}: tokenizer.vocab_size=0: give --vocab_size, or the size there"
     )
-  start = files.local_path(config.init_from) if config.init_from else None
-  types = saves.types(start) if start is not None else None
+  types = None
+  if config.init_from:
+    types = saves.types(files.local_path(config.init_from))
   return run_config.from_config(config), vocab_size, types
 
 

@@ -27,6 +27,7 @@ from prm_jax import batch as batch_lib
 from prm_jax.batch import ArrayLike
 from prm_jax.models import config as model_config
 from prm_jax.models import lora
+from prm_jax.models import narrow_stacks
 from prm_jax.models import transformer
 from prm_jax.rl import advantages
 from prm_jax.rl import losses as policy_losses
@@ -169,7 +170,7 @@ def rollout_step(
     params = trainable.join(trained, frozen)
     return _loss(models, loss, update, params, rows, controller.kl_weight)
 
-  gradient = jax.grad(loss_sums, has_aux=True)
+  gradient = narrow_stacks.kept(jax.grad(loss_sums, has_aux=True))
   used = _num_used(_in_microbatches(rollout.batch.parent, shape))
 
   def update_once(carry, minibatch):

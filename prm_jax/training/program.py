@@ -24,6 +24,7 @@ import optax
 
 from prm_jax import batch as batch_lib
 from prm_jax.data import encoding
+from prm_jax.models import narrow_stacks
 from prm_jax.models import sharding
 from prm_jax.runtime import preemption
 from prm_jax.training import skip_updates
@@ -339,7 +340,7 @@ def train_step(
     total, weight, sums = loss_sums(trainable_lib.join(trained, frozen), rows)
     return total, dict(sums, total=total, weight=weight)
 
-  gradient = jax.grad(total_loss, has_aux=True)
+  gradient = narrow_stacks.kept(jax.grad(total_loss, has_aux=True))
   if microbatches == 1:
     grads, sums = gradient(trained, batch)
   else:
