@@ -245,6 +245,8 @@ class Collector:
       selected = select(sampled, rewards, credit, self.loss)
       facts["selected"] = float(selected.sum())
       rewards = dataclasses.replace(rewards, counts=selected)
+    else:
+      facts["zero_advantages"] = metrics.zero_advantages(rewards, credit)
     rows = self._rows(packed, rewards, credit, aux, old_log_probs, outputs)
     clock.tick("credit_s")
     facts |= dict(

@@ -83,6 +83,19 @@ def of_rollout(
   return facts
 
 
+def zero_advantages(
+  rewards: baselines.Rewards, credit: credit_lib.Credit
+) -> float:
+  """Returns 1 if solutions count and none of their tokens has an advantage.
+
+  The policy then learns nothing from the rollout, whatever form of credit it
+  is; otherwise 0.
+  """
+  counts = np.asarray(rewards.counts)
+  advantages = np.asarray(credit.advantages)[counts]
+  return float(advantages.size > 0 and not advantages.any())
+
+
 def _labelled(solutions, outputs) -> list[schema.Solution]:
   """Returns the solutions with exact labels, and with answers if known."""
   return [

@@ -34,6 +34,11 @@ from prm_jax.training import program as program_lib
 
 _logger = logging.getLogger(__name__)
 
+_NO_ADVANTAGE = (
+  "no token of the rollout has an advantage, so the policy learns nothing from"
+  " it: every return is 0 or its baseline (as clip_delta's are if all scores"
+  " are above credit.threshold); zero_advantages counts such rollouts"
+)
 SHOWN_METRICS = (
   *("accuracy", "prm_return", "prm_score", "heldout_prm", "kl_nats"),
   *("entropy_nats", "clipped", "tokens", "steps", "distinct", "grad_norm"),
@@ -229,10 +234,17 @@ def make_collector(
 
 
 def watch(config: hacking_monitor.MonitorConfig, name: str) -> loop.Callback:
-  """Returns a function that checks every update's records for hacking."""
+  """Returns a function that checks every update's records for hacking.
+
+  It also reports, once, a rollout that gave no token an advantage.
+  """
   known: set[str] = set()
 
   def check(records):
+    last = records[-1] if records else {}
+    if last.get("zero_advantages") and _NO_ADVANTAGE not in known:
+      _logger.warning(f"{name}: step {last['step']}: {_NO_ADVANTAGE}")
+      known.add(_NO_ADVANTAGE)
     alarms = hacking_monitor.alarms(records, config)
     for alarm in alarms:
       if alarm.kind not in known:

@@ -10,7 +10,9 @@ import pytest
 from prm_jax.rl import advantages
 from prm_jax.rl import baselines
 from prm_jax.rl import credit
+from prm_jax.rl import hacking_monitor
 from prm_jax.rl import metrics
+from prm_jax.rl import run
 
 N, SAMPLES, K, S = 6, 3, 4, 9
 # More than any of them has.
@@ -328,3 +330,39 @@ def test_whitened_advantages_have_mean_0_and_variance_1_over_the_rollout():
   own = found.advantages[r.token_mask]
   assert own.mean() == pytest.approx(0, abs=1e-5)
   assert own.std() == pytest.approx(1, abs=1e-4)
+
+
+# --- Credit that teaches nothing ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ("form", "steps", "expected"),
+  [
+    (dict(shape="clip_delta", baseline="none"), 0.9, 1),
+    (dict(shape="clip_delta", baseline="none"), 0.3, 0),
+    (dict(baseline="group"), 0.0, 1),
+    (dict(baseline="none"), 0.0, 1),
+    (dict(baseline="none"), 0.9, 0),
+  ],
+)
+def test_a_rollout_without_any_advantage_is_counted_in_every_form(
+  form, steps, expected
+):
+  rewards = _rewards(
+    steps=np.full((N, K), steps, np.float32),
+    outcome=np.zeros(N, np.float32),
+    tokens=np.zeros((N, S), np.float32),
+    penalty=np.zeros((N, S), np.float32),
+  )
+  found = _assign(rewards, credit.CreditConfig(**form))
+  assert metrics.zero_advantages(rewards, found) == expected
+  nothing = dataclasses.replace(rewards, counts=np.zeros(N, bool))
+  assert metrics.zero_advantages(nothing, found) == 0  # counted as left out
+
+
+def test_a_run_says_once_that_a_rollout_teaches_nothing(caplog):
+  watch = run.watch(hacking_monitor.MonitorConfig(), "rl")
+  record = dict(kind="train", step=1)
+  for zero in (0.0, 1.0, 1.0):
+    watch([dict(record, zero_advantages=zero)])
+  assert caplog.text.count("no token of the rollout has an advantage") == 1
