@@ -82,7 +82,7 @@ class Checkpoints:
           cleanup_tmp_directories=True,
           lightweight_initialize=True,
           # Its copy of the state would be in the memory that updates need.
-          enable_async_checkpointing=jax.default_backend() != "cpu",
+          enable_async_checkpointing=_saves_meanwhile(),
         ),
         item_names=("params", "opt_state", "meta"),
       )
@@ -167,7 +167,7 @@ class Checkpoints:
   ) -> None:
     """Starts to save the state under its step; training may continue.
 
-    On a CPU it returns when all is written.
+    On a CPU it returns when all is written (_saves_meanwhile).
 
     Raises:
       DiskFullError: The disk is too full for this checkpoint or the one before.
@@ -282,6 +282,14 @@ class Checkpoints:
         + f" {'make room' if full else 'fix that'}, and give the same command"
         " again"
       ) from None
+
+
+def _saves_meanwhile() -> bool:
+  """Returns whether saves are written while training continues.
+
+  Not on a CPU, unless several processes share the work.
+  """
+  return jax.default_backend() != "cpu" or distributed.number() > 1
 
 
 @dataclasses.dataclass(frozen=True)

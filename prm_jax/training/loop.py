@@ -30,6 +30,7 @@ from prm_jax.models import memory
 from prm_jax.models import sharding
 from prm_jax.runtime import checks
 from prm_jax.runtime import distributed
+from prm_jax.runtime import host_memory
 from prm_jax.runtime import locks
 from prm_jax.runtime import preemption
 from prm_jax.runtime import progress
@@ -406,7 +407,10 @@ class _Run:
       return self.prepared.step(self.state, batch)
     self.updated = True
     what = f"{self.log.name} first update"
-    with progress.showing(what, 1, "update", first=progress.COMPILING):
+    with (
+      progress.showing(what, 1, "update", first=progress.COMPILING),
+      host_memory.trimmed_after_compiling(),
+    ):
       return self.prepared.step(self.state, batch)
 
   def _check_skipped(self, step: int, values: Mapping[str, float]) -> None:
@@ -451,6 +455,7 @@ class _Run:
     if self.send is not None:
       distributed.on_first(self.send)
     self.checkpoints.save(self.state, measured)
+    host_memory.trim()
 
   def save_for_later(self) -> None:
     """Waits until the last update is saved, and logs it."""

@@ -95,6 +95,15 @@ def _assert_one_line(error, *words):
     assert word in said
 
 
+def test_on_a_cpu_a_save_is_whole_before_the_next_update(tmp_path):
+  """Its copy of the state would be in the memory that the update needs."""
+  checkpoints = manager.Checkpoints(tmp_path)
+  for step in (1, 2):
+    checkpoints.save(_state(step, step))
+    assert saves.saved_steps(tmp_path)[-1] == step
+  checkpoints.close()
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
   """Returns a folder with steps 2 and 5, for tests to copy and damage."""
