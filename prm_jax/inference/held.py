@@ -83,7 +83,7 @@ def _split(stacks: Params) -> tuple[Params, ...]:
     for layer, part in zip(of_layers, _parts(stack), strict=True):
       layer.append(part)
     stack.delete()
-  return tuple(structure.unflatten(layer) for layer in of_layers)
+  return tuple(jax.tree.unflatten(structure, layer) for layer in of_layers)
 
 
 def _parts(stack: jax.Array) -> list[jax.Array]:

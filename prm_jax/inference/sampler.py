@@ -465,6 +465,9 @@ def of_description(
     folder: The checkpoint folder.
     description: The content of its model.json.
 
+  Returns:
+    The policy; its `params` are None.
+
   Raises:
     InputError: It holds no policy, or the model has fewer ids than the
       tokenizer.

@@ -1,9 +1,11 @@
 """Keeps what a scan stacks in bfloat16 in 16 bits, on a CPU too.
 
 A scan over layers slices stacks: of parameters, and of what the backward pass
-needs of each layer. XLA's CPU backend has no slices of bfloat16. It converts
-the whole stack to float32, which takes twice its memory again. Slices of 16-bit
-integers it has; the bits are the same.
+needs of each layer. Before jax 0.11 XLA's CPU backend has no slices of bfloat16.
+It converts the whole stack to float32, which takes twice its memory again.
+Slices of 16-bit integers it has; the bits are the same. With a later jax
+nothing is done here: once such a jax is the oldest that we support, this file
+can go.
 """
 
 from __future__ import annotations
@@ -18,16 +20,18 @@ from jaxtyping import Array
 
 from prm_jax.models import matmul
 
+IS_NEEDED = jax.__version_info__ < (0, 11)
+
 
 def kept(function: Callable[..., Any]) -> Callable[..., Any]:
   """Returns the function, whose scans slice bfloat16 stacks as integers.
 
-  Elsewhere than on a CPU it is the function itself. It can't be differentiated;
-  give a gradient's function.
+  Elsewhere than on a CPU, and with a later jax, it is the function itself. It
+  can't be differentiated; give a gradient's function.
   """
 
   def narrow(*args: Any) -> Any:
-    if matmul.platform() != "cpu":
+    if not IS_NEEDED or matmul.platform() != "cpu":
       return function(*args)
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     out = _run(closed, jax.tree.leaves(args))

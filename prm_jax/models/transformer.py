@@ -148,8 +148,8 @@ class Transformer(nn.Module):
     x = nn.with_logical_constraint(x, ("batch", "length", "embed_act"))
     if not self.is_initializing() and is_unstacked(self.variables["params"]):
       own = self.variables["params"]["layers"]
-      x, kv = _one_by_one(c, own, x, places, visible_until)
-      kv = _stacked(kv)
+      x, of_layers = _one_by_one(c, own, x, places, visible_until)
+      kv = _stacked(of_layers)
     else:
       x, kv = self.layers(x, places, visible_until, None, _windowed(c))
     return self.final_norm(x), kv

@@ -45,5 +45,5 @@ def test_no_stack_is_converted_to_float32():
     compiled = jax.jit(function).lower(*case).compile()
     return compiled.as_text().count(f"f32[{LAYERS},{WIDTH},{WIDTH}]")
 
-  assert stacks(_gradient)  # by XLA's CPU backend, else this can go
+  assert bool(stacks(_gradient)) == narrow_stacks.IS_NEEDED
   assert not stacks(narrow_stacks.kept(_gradient))
