@@ -16,6 +16,7 @@ benchmarks/README.md says what each number means. Needs the extra `bench`.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 import json
 import os
 import pathlib
@@ -56,18 +57,31 @@ def ours(args: argparse.Namespace) -> dict[str, Any]:
     rows, _ = engine.complete(requests, sampling, jax.random.key(0))
     return [row[0].tokens.tolist() for row in rows]
 
-  texts = run()
-  start_cpu_s = time.process_time()
-  begun = time.process_time()
-  for _ in range(args.rounds):
-    texts = run()
+  texts, start_cpu_s, cpu_s = _timed(run, args.rounds)
   return dict(
     prompts=[list(map(int, r.prompt)) for r in requests],
     ends=list(engine.end_ids),
     ids=texts,
     start_cpu_s=start_cpu_s,
-    cpu_s=(time.process_time() - begun) / max(args.rounds, 1),
+    cpu_s=cpu_s,
   )
+
+
+def _timed(
+  run: Callable[[], list[list[int]]], rounds: int
+) -> tuple[list[list[int]], float, float]:
+  """Returns the texts, the CPU seconds up to the first ones, and of a round.
+
+  Without rounds, of the first one.
+  """
+  begun = time.process_time()
+  texts = run()
+  start_cpu_s = time.process_time()
+  if not rounds:
+    return texts, start_cpu_s, start_cpu_s - begun
+  for _ in range(rounds):
+    texts = run()
+  return texts, start_cpu_s, (time.process_time() - start_cpu_s) / rounds
 
 
 def _starts(args: argparse.Namespace, schema: Any) -> list[Any]:
@@ -118,12 +132,7 @@ def peer(args: argparse.Namespace, asked: dict[str, Any]) -> dict[str, Any]:
       for ids in generate(prompts[first : first + step])
     ]
 
-  texts = run()
-  start_cpu_s = time.process_time()
-  begun = time.process_time()
-  for _ in range(args.rounds):
-    texts = run()
-  cpu_s = (time.process_time() - begun) / max(args.rounds, 1)
+  texts, start_cpu_s, cpu_s = _timed(run, args.rounds)
   gaps = []
   for prompt, mine, other in zip(prompts, texts, asked["ids"], strict=True):
     same = [a == b for a, b in zip(mine, other)]
