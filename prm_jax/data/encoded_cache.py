@@ -134,7 +134,11 @@ def kept(
       f" {SWITCH}={cache.max_bytes >> 20}"
     )
     return made
-  _make_room(cache, size)
+  try:
+    _make_room(cache, size)
+  except OSError as e:  # what was encoded is more than its being kept
+    _logger.warning(f"encoded data isn't kept: {e}")
+    return made
   kept_arrays.write(path, key, arrays, "encoded data")
   return made
 

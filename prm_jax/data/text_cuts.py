@@ -47,6 +47,9 @@ def are_known(spec: Mapping[str, Any]) -> bool:
   model = spec["model"]
   if model.get("type", "BPE") != "BPE" or model.get("dropout"):
     return False
+  # They mark the end, or the inside, of a word, which a cut would move.
+  if model.get("end_of_word_suffix") or model.get("continuing_subword_prefix"):
+    return False
   # Those that a text yields: white space. They are found wherever they are.
   added = [t for t in spec.get("added_tokens", ()) if not t["special"]]
   flags = ("lstrip", "rstrip", "single_word")

@@ -7,14 +7,26 @@ last parts are kept. The ids and places are those of the whole text.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import functools
 import pathlib
-from typing import Any
+from typing import Any, TypeVar
 
 from prm_jax.data import tokenizer as tokenizer_lib
 
 # More than any problem's solutions have, some 15 MB with their ids.
 MOST_PARTS = 8_192
+# Of more characters, a part isn't kept: texts that have no cuts are long.
+MOST_CHARACTERS = 128
+
+
+_Read = TypeVar("_Read")
+
+
+def _remembering(read: Callable[[str], _Read]) -> Callable[[str], _Read]:
+  """Returns a function of a part that keeps what it gave for short ones."""
+  kept = functools.lru_cache(MOST_PARTS)(read)
+  return lambda part: (kept if len(part) <= MOST_CHARACTERS else read)(part)
 
 
 class Remembering:
@@ -29,9 +41,9 @@ class Remembering:
     self.vocab_size, self.text_ids = inner.vocab_size, inner.text_ids
     self.bos, self.eos, self.separator = inner.bos, inner.eos, inner.separator
     self.bos_name = inner.bos_name
-    self._ids = functools.lru_cache(MOST_PARTS)(inner.encode)
-    self._placed = functools.lru_cache(MOST_PARTS)(inner.encode_with_spans)
-    self._ended = functools.lru_cache(MOST_PARTS)(self._ends_of)
+    self._ids = _remembering(inner.encode)
+    self._placed = _remembering(inner.encode_with_spans)
+    self._ended = _remembering(self._ends_of)
 
   def encode(self, text: str) -> list[int]:
     ids: list[int] = []

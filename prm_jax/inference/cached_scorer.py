@@ -40,6 +40,9 @@ from prm_jax.runtime import counts
 from prm_jax.runtime import forks
 from prm_jax.training import programs
 
+# The cache begins with pages for so many tokens; more are made as they are needed.
+FIRST_TOKENS = 8_192
+
 
 @dataclasses.dataclass(frozen=True)
 class Work(counts.Counts):
@@ -123,8 +126,9 @@ class CachedScorer:
 
   Args:
     scorer: The reward model; its layout and batches aren't used.
-    cache_tokens: The most tokens whose keys and values are kept. The least
-      recently used make room. A solution that has to be read again, or is
+    cache_tokens: The most tokens whose keys and values are kept; memory is
+      taken as they come, or with `most_tokens` at once. The least recently used
+      make room. A solution that has to be read again, or is
       longer than the cache, gets its scores all the same.
     page_tokens: The number of tokens of a page.
     row_tokens: The most new tokens of a row, a power of 2; more are read in
@@ -171,6 +175,8 @@ class CachedScorer:
     most_pages = most_tokens and 5 * -(-most_tokens // page_tokens) // 4 + 2
     self.shapes = prefix_shapes.Shapes(row_tokens, page_tokens, most_pages)
     self.work = Work()
+    # Of the pages, those that are in memory.
+    self._num_made = -(-FIRST_TOKENS // page_tokens)
     self.clear()
 
   def __repr__(self) -> str:
@@ -183,8 +189,11 @@ class CachedScorer:
     self._cache = prefix_cache.PrefixCache(num_pages, self.page_tokens)
     self._pages: prefix_programs.Pages | None
     self._pages = None  # the old ones make room first
+    if self.most_tokens:
+      self._num_made = num_pages  # few programs, for pages of one number
+    self._num_made = min(self._num_made, num_pages)
     self._pages = prefix_programs.empty_pages(
-      self.scorer.config, pages=num_pages, page_tokens=self.page_tokens
+      self.scorer.config, pages=self._num_made, page_tokens=self.page_tokens
     )
     # The score and the log-odds of every token in the pages.
     self._scores = np.zeros((2, num_pages * self.page_tokens), np.float32)
@@ -417,6 +426,8 @@ class CachedScorer:
     """Computes a batch, and keeps the scores of its tokens."""
     forks.check()
     assert self._pages is not None
+    real = np.asarray(rows.places) < self._scores.shape[1]
+    self._make(int(rows.places[real].max(initial=0)) // self.page_tokens + 1)
     new, scores = prefix_programs.extend(
       self.scorer.params,
       self._pages,
@@ -425,6 +436,14 @@ class CachedScorer:
       program=self.scorer.program,
     )
     self._pages = prefix_programs.put(self._pages, new, rows.places)
-    real = np.asarray(rows.places) < self._scores.shape[1]
     self._scores[:, rows.places[real]] = np.asarray(scores)[:, real]
     self.work += Work(calls=1)
+
+  def _make(self, num_pages: int) -> None:
+    """Makes so many of the pages at least, twice as many as there are."""
+    while self._num_made < num_pages:
+      most = self._cache.num_pages
+      more = min(self._num_made, most - self._num_made)
+      assert self._pages is not None
+      self._pages = prefix_programs.with_more(self._pages, more)
+      self._num_made += more

@@ -62,7 +62,8 @@ def own_arrays(params: Params) -> Params:
   than one of them are in memory.
 
   Args:
-    params: Parameters, or several models' by name, which aren't used after.
+    params: Parameters, or several models' by name, which aren't used after; no
+      array is in two places.
   """
   own = {}
   for name, value in params.items():
@@ -88,7 +89,7 @@ def _split(stacks: Params) -> tuple[Params, ...]:
 
 def _parts(stack: jax.Array) -> list[jax.Array]:
   """Returns copies of a stack's parts, once they are made."""
-  if stack.sharding.device_set == {jax.local_devices(backend="cpu")[0]}:
+  if all(device.platform == "cpu" for device in stack.devices()):
     # Compiles nothing.
     return [jax.device_put(np.array(part)) for part in np.asarray(stack)]
   return jax.block_until_ready([stack[i] for i in range(len(stack))])

@@ -66,6 +66,23 @@ def empty_pages(
   return Pages(*(jnp.zeros(shape, config.compute_dtype) for _ in range(2)))
 
 
+def with_more(pages: Pages, more: int) -> Pages:
+  """Returns pages with empty ones after them.
+
+  Args:
+    pages: The pages, which aren't used after.
+    more: The number of empty ones.
+  """
+
+  def grown(cache: Array) -> Array:
+    after = ((0, 0), (0, more)) + ((0, 0),) * 3
+    new = jax.block_until_ready(jnp.pad(cache, after))
+    cache.delete()
+    return new
+
+  return Pages(*map(grown, pages))
+
+
 @functools.partial(jax.jit, static_argnames=("config", "program"))
 def extend(
   params: Params,

@@ -8,7 +8,7 @@ FOLDER                   a checkpoint folder of a PRM or an ORM
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import hashlib
 import json

@@ -12,6 +12,7 @@ from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import codecs
+from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import score_sources
 from prm_jax.models import config as model_config
 from prm_jax.rl import rewards as rewards_lib

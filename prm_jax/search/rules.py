@@ -11,6 +11,7 @@ import dataclasses
 import math
 
 from prm_jax import errors
+from prm_jax import schema
 from prm_jax.grading import answers as answers_lib
 from prm_jax.runtime import checks
 from prm_jax.search import tree as tree_lib

@@ -337,6 +337,25 @@ def test_a_beam_computes_each_step_once():
 # --- Room -------------------------------------------------------------------
 
 
+def test_the_cache_takes_memory_as_tokens_come_and_scores_stay(monkeypatch):
+  monkeypatch.setattr(cached_scorer, "FIRST_TOKENS", 16)
+  scorer = _scorer()
+  cached = _cached(scorer, pages=512)
+  solutions = [
+    schema.Solution(str(i), f"{i}+2", ("a" * 20, "b")) for i in range(9)
+  ]
+  made = []
+  for solution in solutions:
+    _assert_same(cached.score([solution]), scorer.score([solution]))
+    made.append(cached._pages.k.shape[1])
+  used = cached._cache.num_used
+  assert made == sorted(made) and made[0] < made[-1] < 2 * used < 512
+  # What an emptied cache had is kept: its programs are compiled.
+  cached.clear()
+  assert cached._pages.k.shape[1] == made[-1]
+  _assert_same(cached.score(solutions), scorer.score(solutions))
+
+
 def test_a_solution_longer_than_the_cache_is_scored_whole():
   scorer = _scorer()
   cached = _cached(scorer, pages=4)

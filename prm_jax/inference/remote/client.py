@@ -383,7 +383,7 @@ class Client:
     self._counts.update(
       completions=1,
       tokens=completion["num_tokens"],
-      prompt_tokens=completion["prompt_tokens"],
+      prompt_tokens=parts.num_read(completion),
       empty=not completion["text"].strip(),
       length=finish == "length",
       content_filter=finish == "content_filter",

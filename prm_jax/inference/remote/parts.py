@@ -14,6 +14,10 @@ from prm_jax.inference.remote import endpoint as endpoint_lib
 from prm_jax.inference.remote import texts
 
 Record = dict[str, Any]
+# Of a completion in parts: the prompts of all requests together.
+READ_TOKENS = "read_tokens"
+# So many more requests than tokens are made for one completion, at most.
+MOST_EMPTY = 16
 # What is completed.
 Asked = TypeVar("Asked")
 
@@ -48,6 +52,13 @@ class Part:
     if self.before is not None:
       record = _joined(self.before, record, template)
     return Part(self.sample, self.number + 1, record)
+
+
+def num_read(completion: Record) -> int:
+  """Returns the tokens of the prompts of all requests for a completion."""
+  if READ_TOKENS in completion:
+    return completion[READ_TOKENS]
+  return completion["prompt_tokens"]
 
 
 def name_of(tag: Any) -> Any:
@@ -110,8 +121,10 @@ def _goes_on(asked: Asked, part: Part, whole: Whole[Asked]) -> bool:
   record = part.record
   if not _is_within_step(record, whole, whole.begun(asked)):
     return False
-  # A server that counts no tokens isn't asked for ever.
-  if whole.budget(asked) > max(record["num_tokens"], part.number):
+  # A server that counts no tokens isn't asked for ever. Between two blank lines
+  # there may be none.
+  asked_enough = part.number >= record["num_tokens"] + MOST_EMPTY
+  if record["num_tokens"] < whole.budget(asked) and not asked_enough:
     return True
   record.update(matched=None, finish_reason="length")
   return False
@@ -142,7 +155,11 @@ def _joined(
   new, record = before["written"], dict(after)
   for name in ("text", "new_text", "written"):
     record[name] = new + after[name]
-  for name in ("prompt_tokens", "num_tokens", "token_ids", "log_probs"):
+  if "prompt_tokens" in before:
+    # The continuation's prompt is the prompt and what was written.
+    record["prompt_tokens"] = before["prompt_tokens"]
+    record[READ_TOKENS] = num_read(before) + after["prompt_tokens"]
+  for name in ("num_tokens", "token_ids", "log_probs"):
     if name in before:
       record[name] = before[name] + after[name]
   means = [before["log_prob_mean"], after["log_prob_mean"]]

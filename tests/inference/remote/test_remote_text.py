@@ -159,7 +159,8 @@ def test_a_step_is_asked_for_in_parts_while_a_block_is_open(serve, tmp_path):
   ]
   assert len({x["seed"] for x in stub.seen}) == 3
   assert s.extra["num_tokens"] == sum(sizes)
-  assert s.extra["prompt_tokens"] == 21
+  assert s.extra["prompt_tokens"] == 7
+  assert counts["prompt_tokens"] == 21
   assert (s.extra["log_prob_mean"], s.extra["log_prob_min"]) == (-0.5, -0.75)
   assert (counts["completions"], counts["continued"]) == (1, 2)
   again, counts = ask()
