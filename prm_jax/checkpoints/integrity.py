@@ -246,5 +246,7 @@ def unreadable(where: object, error: Exception) -> errors.InputError:
 
 def reason(error: Exception) -> str:
   """Returns an error's message, as the beginning of one line."""
-  message = " ".join(str(error).split()) or type(error).__name__
+  # orbax adds a method of Python's, which says nothing.
+  text = str(error).partition(" See full TensorStore details")[0]
+  message = " ".join(text.split()) or type(error).__name__
   return message if len(message) <= 160 else message[:157] + "..."

@@ -82,7 +82,8 @@ def types(folder: epath.Path | pathlib.Path) -> dict[tuple[str, ...], Any]:
   what reads the saves says why.
   """
   for step in reversed(saved_steps(folder)):
-    where = folder / "checkpoints" / str(step)
+    # orbax refuses a relative path.
+    where = (folder / "checkpoints" / str(step)).absolute()
     with contextlib.suppress(Exception):  # whatever orbax meets
       integrity.check_files(where)
       tree = ocp.StandardCheckpointHandler().metadata(where / "params").tree
@@ -244,9 +245,10 @@ def load_params(
     )
     integrity.check_leaves(dict(params=params), meta, where)
   except errors.DamagedError as e:
-    raise errors.DamagedError(
-      f"{e}; remove it to use the save before it"
-    ) from None
+    remedy = "remove it to use the save before it"
+    if saved_steps(folder)[0] == step:
+      remedy = "no save is before it: copy a whole one there, or make it again"
+    raise errors.DamagedError(f"{e}; {remedy}") from None
   return params if dtype is None else _cast(params, dtype)
 
 

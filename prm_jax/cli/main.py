@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import gc
 import sys
 import traceback
+from typing import Any
 
 from prm_jax import errors
 from prm_jax.cli import arguments
@@ -37,7 +38,19 @@ def command() -> int:
     The exit code.
   """
   atexit.register(gc.freeze)
+  sys.unraisablehook = _unraisable
   return main()
+
+
+def _unraisable(args: Any) -> None:
+  """Writes what nobody can catch, except what a failed read leaves behind.
+
+  If one array of a save is damaged, the reads of others end after orbax's event
+  loop has; the error has been said by then.
+  """
+  is_late = isinstance(args.exc_value, RuntimeError)
+  if not (is_late and str(args.exc_value) == "Event loop is closed"):
+    sys.__unraisablehook__(args)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

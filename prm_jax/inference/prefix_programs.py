@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import jax
 from jax import numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt16
 
 from prm_jax.batch import ArrayLike
 from prm_jax.models import attention
 from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
+from prm_jax.models import matmul
 from prm_jax.models import transformer
 from prm_jax.training import programs
 
@@ -20,10 +21,14 @@ Params = Any
 
 
 class Pages(NamedTuple):
-  """Keys and values of every layer in M pages of S tokens, RoPE applied."""
+  """Keys and values of every layer in M pages of S tokens, RoPE applied.
 
-  k: Float[Array, "L M S K C"]
-  v: Float[Array, "L M S K C"]
+  On a CPU those of bfloat16 are their bits, uint16: XLA's CPU backend would
+  convert all pages to float32 to write, or in a loop to read, a few of them.
+  """
+
+  k: Float[Array, "L M S K C"] | UInt16[Array, "L M S K C"]
+  v: Float[Array, "L M S K C"] | UInt16[Array, "L M S K C"]
 
 
 class Rows(NamedTuple):
@@ -62,8 +67,11 @@ def empty_pages(
   """
   K, C = config.num_kv_heads, config.head_dim
   shape = (config.num_layers, pages, page_tokens, K, C)
+  dtype = jnp.dtype(config.compute_dtype)
+  if dtype == jnp.bfloat16 and matmul.platform() == "cpu":
+    dtype = jnp.dtype(jnp.uint16)
   # Two arrays: each is donated.
-  return Pages(*(jnp.zeros(shape, config.compute_dtype) for _ in range(2)))
+  return Pages(*(jnp.zeros(shape, dtype) for _ in range(2)))
 
 
 def with_more(pages: Pages, more: int) -> Pages:
@@ -144,7 +152,10 @@ def put(
 
   def into(cache: Array, own: Array) -> Array:
     flat = cache.reshape(L, M * S, K, C)
-    own = own.reshape(L, len(to), K, C).astype(cache.dtype)
+    own = own.reshape(L, len(to), K, C)
+    if cache.dtype == jnp.uint16:
+      own = jax.lax.bitcast_convert_type(own, cache.dtype)
+    own = own.astype(cache.dtype)
     return flat.at[:, to].set(own, mode="drop").reshape(cache.shape)
 
   return Pages(*map(into, pages, new))

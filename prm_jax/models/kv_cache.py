@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import jax
 from jax import numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt16
 
 from prm_jax.models import layers
 from prm_jax.models.blockwise_attention import Window
@@ -122,7 +122,7 @@ class Branches(NamedTuple):
   pages of S tokens that were computed before. Distances are those of Past.
 
   Args:
-    k: The keys of all pages of all layers.
+    k: The keys of all pages of all layers; uint16 is the bits of bfloat16.
     v: The values.
     first: The layer's first page.
     pages: The pages that each row reads, counted from the layer's first one.
@@ -132,8 +132,8 @@ class Branches(NamedTuple):
     own_v: The row's own values; None before `append`.
   """
 
-  k: Float[Array, "LM S K C"]
-  v: Float[Array, "LM S K C"]
+  k: Float[Array, "LM S K C"] | UInt16[Array, "LM S K C"]
+  v: Float[Array, "LM S K C"] | UInt16[Array, "LM S K C"]
   first: Int[Array, ""]
   pages: Int[Array, "B NP"]
   page_distance: Int[Array, "B T P"]
@@ -175,7 +175,9 @@ class Branches(NamedTuple):
     K = own_k.shape[2]
     q = q.reshape(B, T, K, H // K, C) * (C**-0.5 if scale is None else scale)
     page = self.first + self.pages
-    page_k, page_v = (x[page].reshape(B, -1, K, C) for x in (self.k, self.v))
+    page_k, page_v = (
+      _of_bits(x[page]).reshape(B, -1, K, C) for x in (self.k, self.v)
+    )
 
     def logits(k: Array, distance: Array) -> Array:
       products = jnp.einsum("BTKGC,BPKC->BKGTP", q, k, **_F32)
@@ -191,6 +193,13 @@ class Branches(NamedTuple):
     P = page_k.shape[1]
     out = sums(weights[..., :P], page_v) + sums(weights[..., P:], own_v)
     return out.astype(q.dtype).reshape(B, T, H, C)
+
+
+def _of_bits(x: Array) -> Array:
+  """Returns keys or values that may be held as bits."""
+  if x.dtype != jnp.uint16:
+    return x
+  return jax.lax.bitcast_convert_type(x, jnp.bfloat16)
 
 
 _F32 = dict(preferred_element_type=jnp.float32)

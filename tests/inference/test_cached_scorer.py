@@ -356,6 +356,26 @@ def test_the_cache_takes_memory_as_tokens_come_and_scores_stay(monkeypatch):
   _assert_same(cached.score(solutions), scorer.score(solutions))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_reading_and_writing_a_few_tokens_copies_no_pages(dtype):
+  scorer = _scorer(compute_dtype=dtype)
+  config = scorer.config
+  pages = prefix_programs.empty_pages(config, pages=4096, page_tokens=16)
+  new = jax.ShapeDtypeStruct(
+    (config.num_layers, 1, 16, config.num_kv_heads, config.head_dim), dtype
+  )
+  put = prefix_programs.put.lower(pages, (new, new), np.zeros((1, 16), int))
+  row, page = np.zeros((1, 16), np.int32), np.zeros((1, 32), np.int32)
+  seen = np.zeros((1, 16, 32), np.int32)
+  rows = prefix_programs.Rows(row, row, row, page, page, seen, row)
+  extend = prefix_programs.extend.lower(
+    scorer.params, pages, rows, config=config, program="prm"
+  )
+  for program in (put, extend):
+    memory = program.compile().memory_analysis()
+    assert memory.temp_size_in_bytes < pages.k.nbytes / 4
+
+
 def test_a_solution_longer_than_the_cache_is_scored_whole():
   scorer = _scorer()
   cached = _cached(scorer, pages=4)

@@ -1056,6 +1056,20 @@ def test_what_is_frozen_keeps_its_type_and_gives_the_same_bits(tmp_path):
   }
 
 
+def test_the_types_of_a_save_are_read_from_a_relative_folder_too(
+  tmp_path, monkeypatch
+):
+  given = _narrow(_params(("lm",), 1))
+  program = programs.make(
+    prm.PRMConfig(), MODEL, optax.adamw(1e-2), trainable="head"
+  )
+  _fit(tmp_path / "run", init_from=given, toy=program, steps=1)
+  monkeypatch.chdir(tmp_path)
+  types = saves.types(pathlib.Path("run"))
+  assert types == saves.types(tmp_path / "run")
+  assert np.dtype(jnp.bfloat16) in types.values()
+
+
 def test_donated_parameters_are_moved_and_never_held_twice():
   base = _narrow(_params(("lm",), 1))
   program_ = programs.make(
