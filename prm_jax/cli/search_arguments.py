@@ -95,7 +95,8 @@ def _add_scorer(kind: arguments.Parser) -> None:
   )
   kind.add_option(
     "--cache_tokens",
-    "the room of the scorer's prefix cache, in tokens; more are computed again",
+    "the most tokens whose keys and values the scorer keeps, in memory that it"
+    " takes as they come; more are computed again",
     default=65_536,
   )
 

@@ -82,7 +82,10 @@ def opened(environment: Mapping[str, str] = os.environ) -> Cache | None:
   try:
     user_cache.make(folder, base=folder.parent.parent)
   except OSError as e:
-    _logger.warning(f"encoded data isn't kept: {e}")
+    _logger.warning(
+      f"encoded data isn't kept: {e}; set XDG_CACHE_HOME to a folder that can be"
+      f" written, or {SWITCH}=0"
+    )
     return None
   return Cache(folder, int(most) << 20)
 
