@@ -17,6 +17,7 @@ from prm_jax import schema
 from prm_jax.cli import demo
 from prm_jax.data import encoding
 from prm_jax.data import packing
+from prm_jax.data import step_automaton
 from prm_jax.inference import drawing
 from prm_jax.inference import scorer
 from prm_jax.runtime import config_files
@@ -130,9 +131,13 @@ def test_looking_for_a_steps_end_costs_under_two_percent_of_a_step(monkeypatch):
   rollouts = importlib.import_module("rollouts")
   monkeypatch.delitem(sys.modules, "rollouts")
   model = dataclasses.replace(rollouts.QWEN, num_layers=2)
-  table = jax.ShapeDtypeStruct((14, model.vocab_size), np.uint8)
+  # As many states and kinds of ids as paragraphs have in its vocabulary.
+  table = step_automaton.Table(
+    jax.ShapeDtypeStruct((208, 268), np.uint16),
+    jax.ShapeDtypeStruct((model.vocab_size,), np.uint16),
+  )
   plain, looking = (rollouts.lowered_step(model, 64, x) for x in (None, table))
-  assert "ui8" in looking.as_text() and "ui8" not in plain.as_text()
+  assert "ui16" in looking.as_text() and "ui16" not in plain.as_text()
   added = {
     name: looking.cost_analysis()[name] - plain.cost_analysis()[name]
     for name in ("flops", "bytes accessed")
@@ -141,7 +146,8 @@ def test_looking_for_a_steps_end_costs_under_two_percent_of_a_step(monkeypatch):
   layer = 2 * d * d + 2 * d * 128 + 3 * d * ff
   weights = model.vocab_size * d + model.num_layers * layer
   assert 0 <= added["flops"] < 0.02 * 2 * weights * 64
-  assert 0 < added["bytes accessed"] + table.size < 0.02 * 2 * weights
+  size = sum(2 * x.size for x in table)
+  assert 0 < added["bytes accessed"] + size < 0.02 * 2 * weights
 
 
 # --- Against TRL and transformers -------------------------------------------

@@ -55,8 +55,10 @@ def are_known(spec: Mapping[str, Any]) -> bool:
   flags = ("lstrip", "rstrip", "single_word")
   if any(t["content"].strip() or any(map(t.get, flags)) for t in added):
     return False
-  normalizer = spec.get("normalizer")
-  splits = _all(spec.get("pre_tokenizer"), "pretokenizers")
+  normalizer, splitter = spec.get("normalizer"), spec.get("pre_tokenizer")
+  if not all(isinstance(x, Mapping | None) for x in (normalizer, splitter)):
+    return False
+  splits = _all(splitter, "pretokenizers")
   if normalizer is None or normalizer.get("type") == "NFC":
     return _are_patterns(splits)
   return _are_pieces(normalizer, splits, model["vocab"])

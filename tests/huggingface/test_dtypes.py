@@ -198,7 +198,15 @@ def _trained(folder, template="token_classification", program="prm"):
   )
   shutil.rmtree(folder / "run/checkpoints")
   saves.save_params(folder / "run", moved)
+  _compute_in(folder / "run", "float32")
   return folder / "run"
+
+
+def _compute_in(folder, dtype):
+  path = folder / "model.json"
+  record = json.loads(path.read_text())
+  record["model"]["compute_dtype"] = dtype
+  path.write_text(json.dumps(record))
 
 
 def test_what_was_trained_leaves_as_it_was_evaluated(tmp_path):
@@ -223,7 +231,9 @@ def test_what_rounding_does_to_scores_is_measured_printed_and_on_the_card(
   words += [f"--dtype={dtype}", f"--sample={sample}"]
   assert main.main(["export", *words]) == 0
   printed = capsys.readouterr().out
-  import_model.import_folder(tmp_path / "out", tmp_path / "back")
+  import_model.import_folder(
+    tmp_path / "out", tmp_path / "back", dtype="float32"
+  )
   old, new = (
     np.concatenate(test_import_export._scores(x))
     for x in (run, tmp_path / "back")
@@ -254,10 +264,7 @@ def test_the_sample_says_how_far_a_policys_log_probabilities_move(tmp_path):
 
 def test_scores_are_also_compared_in_the_type_of_the_evaluation(tmp_path):
   run = _trained(tmp_path)
-  path = run / "model.json"
-  record = json.loads(path.read_text())
-  record["model"]["compute_dtype"] = "bfloat16"
-  path.write_text(json.dumps(record))
+  _compute_in(run, "bfloat16")
   facts = export_model.export_folder(
     run,
     tmp_path / "out",
