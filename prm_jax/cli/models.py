@@ -88,7 +88,7 @@ def is_checkpoint(name: str) -> bool:
     name: See score_sources.load_score.
   """
   score_sources.check(name)
-  return not (score_sources.is_url(name) or score_sources.is_function(name))
+  return score_sources.is_checkpoint(name)
 
 
 def source(

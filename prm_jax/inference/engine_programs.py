@@ -253,7 +253,7 @@ def decode_chunk(
   """
   G, N = slots.token.shape
   P, T = caches.prefix[0][0].shape[2], caches.own[0][0].shape[1]
-  params = {**params, "layers": transformer.layers_of(config, params)}
+  params = transformer.unstacked(config, params)
   slots = jax.tree.map(jnp.asarray, slots)
   owner, first = map(jnp.asarray, pages)
   fold = jax.vmap(jax.vmap(jax.random.fold_in))

@@ -139,7 +139,7 @@ def load(
     InputError: See load_score; or a type is given and it is no checkpoint.
   """
   check(name, key)
-  if compute_dtype is not None and (is_url(name) or is_function(name)):
+  if compute_dtype is not None and not is_checkpoint(name):
     raise errors.InputError(
       f"dtype={compute_dtype}: {name} is no checkpoint and computes as it does;"
       " take it out"
@@ -254,6 +254,18 @@ def is_function(name: str) -> bool:
     Whether it is FILE.py:FUNCTION or MODULE:FUNCTION.
   """
   return not is_url(name) and user_functions.parse(name) is not None
+
+
+def is_checkpoint(name: str) -> bool:
+  """Returns whether a name is neither a server's address nor a function's.
+
+  Args:
+    name: See load_score.
+
+  Returns:
+    Whether it can only be a folder.
+  """
+  return not (is_url(name) or is_function(name))
 
 
 def path_of(name: str) -> pathlib.Path | None:

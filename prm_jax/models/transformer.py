@@ -416,16 +416,15 @@ def is_unstacked(params: Params) -> bool:
   return isinstance(params["layers"], tuple)
 
 
-def layers_of(
-  config: model_config.ModelConfig, params: Params
-) -> tuple[Params, ...]:
-  """Returns the parameters of each layer: slices, if they are in a stack."""
+def unstacked(config: model_config.ModelConfig, params: Params) -> Params:
+  """Returns parameters with a tree for each layer: slices, if of a stack."""
   if is_unstacked(params):
-    return params["layers"]
-  return tuple(
+    return params
+  layers_ = tuple(
     jax.tree.map(lambda x, i=i: x[i], params["layers"])
     for i in range(config.num_layers)
   )
+  return {**params, "layers": layers_}
 
 
 def _one_by_one(
@@ -472,8 +471,8 @@ def decode(
 
   Args:
     config: The shape of the model.
-    params: Its parameters, those of each layer in `layers_of`'s form: slices
-      of a stack made here would be copied at every token.
+    params: Its parameters in `unstacked`'s form: slices of a stack made here
+      would be copied at every token.
     tokens: The newest token of each sample.
     positions: The number of tokens before it.
     pasts: What it sees, for each layer.

@@ -207,9 +207,7 @@ class RLConfig:
       "score_dtype", self.score_dtype, model_config.COMPUTE_DTYPES
     )
     if not any(
-      name
-      and not (score_sources.is_url(name) or score_sources.is_function(name))
-      for name in given.values()
+      name and score_sources.is_checkpoint(name) for name in given.values()
     ):
       raise errors.InputError(
         f"score_dtype={self.score_dtype!r}: none of {', '.join(_SCORES)} is a"

@@ -257,7 +257,7 @@ def _score(
 ) -> score_sources.Loaded | None:
   if not name:
     return None
-  if score_sources.is_url(name) or score_sources.is_function(name):
+  if not score_sources.is_checkpoint(name):
     return score_sources.load(name, key=key)
   _folder(str(score_sources.checkpoint_folder(name)), field, programs)
   return score_sources.load(name, compute_dtype=dtype)
