@@ -1,0 +1,372 @@
+"""Does a published base, trained on human step labels, become a PRM?
+
+Command:  prm-jax import --from=SmolLM2-135M-Instruct --to=runs/bases/smol
+          prm-jax import --from=Qwen2.5-Coder-0.5B-Instruct --to=runs/bases/qwen
+          PRM_JAX_DATA=... python experiments/real_prm.py
+          [--bases=runs/bases] [--arms=smol/whole,...] [--seeds=0,1,2]
+          [--results=runs/real_prm] [--workdir=runs/real_prm_work] [--tune]
+          python experiments/real_prm_results.py --results=runs/real_prm
+Rules, hardware, time and result: see experiments/README.md.
+
+An arm is a base and what of it is trained. First its rate, then its length are
+tuned on held-out problems of the training data; then each seed trains with
+them and scores all test data, once with the question and once without. Each run
+writes its own files when it ends, and what is there is not run again: so
+several processes can share the arms, and an interrupted one goes on.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+import dataclasses
+import gzip
+import json
+import logging
+import pathlib
+import shutil
+import time
+from typing import Any
+
+import bring_your_own
+from flax import traverse_util
+import jax
+import ml_collections
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.checkpoints import model_json
+from prm_jax.data import encoded_cache
+from prm_jax.data import encoding
+from prm_jax.data import sources as sources_lib
+from prm_jax.evaluation import step_metrics
+from prm_jax.inference import scorer as scorer_lib
+from prm_jax.runtime import environment
+from prm_jax.runtime import files
+from prm_jax.training import config as training_config
+from prm_jax.training import run as training_run
+from prm_jax.training import run_config
+from prm_jax.training import trainable as trainable_lib
+
+TRAIN = (
+  "prm800k:prm800k/phase1_train.jsonl.gz",
+  "prm800k:prm800k/phase2_sample.jsonl.gz",
+)
+# What the scores are tested on; no problem of these is trained on.
+TESTS = dict(
+  phase1_test="prm800k:prm800k/phase1_test.jsonl.gz",
+  gsm8k="processbench:processbench/gsm8k.json.gz",
+  math="processbench:processbench/math.json.gz",
+)
+HELD_OUT = "held_out"
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+  """What is trained, from which base.
+
+  Args:
+    base: The name of the base's folder.
+    trainable: As training.config.TrainConfig has it.
+    rates: The peak learning rates that are tried.
+    lengths: The updates that are tried with the best rate; the rates are tried
+      with the first of them. An epoch has some 250.
+    pretrained: Whether the base's weights are taken, or only its shape.
+    part: The share of the training problems, and of the updates.
+    like: The arm whose rate and length are taken instead of tuning.
+  """
+
+  base: str
+  trainable: str
+  rates: tuple[float, ...] = ()
+  lengths: tuple[int, ...] = (500, 250, 1000)
+  pretrained: bool = True
+  part: float = 1.0
+  like: str = ""
+
+
+ARMS = {
+  "smol/whole": Arm("smol", "all", (3e-5, 1e-4, 3e-4)),
+  "smol/random": Arm("smol", "all", (1e-4, 3e-4, 1e-3), pretrained=False),
+  "smol/lora": Arm("smol", "lora", (3e-4, 1e-3, 3e-3)),
+  "smol/head": Arm("smol", "head", (1e-3, 1e-2)),
+  "qwen/whole": Arm("qwen", "all", (1e-5, 3e-5, 1e-4), (250, 500)),
+  "qwen/lora": Arm("qwen", "lora", (1e-4, 3e-4, 1e-3), (250, 500)),
+  **{
+    f"{base}/whole/{part:g}": Arm(base, "all", part=part, like=f"{base}/whole")
+    for base in ("smol", "qwen")
+    for part in (0.5, 0.25, 0.125)
+  },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """One training run.
+
+  Args:
+    arm: The name of the arm.
+    rate: The peak learning rate.
+    updates: The number of updates.
+    seed: The seed of the head, the adapters and the order.
+    is_final: Whether all test data are scored, or only the held-out problems.
+  """
+
+  arm: str
+  rate: float
+  updates: int
+  seed: int
+  is_final: bool
+
+  @property
+  def name(self) -> str:
+    kind = "final" if self.is_final else "tune"
+    arm = self.arm.replace("/", "-")
+    return f"{arm}-{kind}-{self.rate:g}-{self.updates}-{self.seed}"
+
+
+def get_config() -> ml_collections.ConfigDict:
+  """Returns the training config that all arms share."""
+  c = bring_your_own.get_config()
+  c.data.update(
+    train=TRAIN,
+    evaluation=(),
+    exclude=tuple(TESTS.values()),
+    holdout=0.1,
+    deduplicate=True,
+  )
+  c.model = dict(compute_dtype="bfloat16", remat="none")
+  c.encoding.update(max_tokens=4096, truncation="drop")
+  c.packing.update(batch_size=2, sequence_length=4096)
+  c.optimizer.update(warmup_steps=30, weight_decay=0.01)
+  del c.fit["best_metric"]
+  c.fit.update(
+    log_every=20, eval_every=0, checkpoint_every=0, tensorboard=False
+  )
+  return c
+
+
+# Of adapters: few enough parameters to be published beside this project.
+LORA = dict(lora_rank=4, lora_alpha=8.0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Data:
+  """Solutions by what they are for, each set in the order of its file."""
+
+  train: Sequence[schema.Solution]
+  tests: Mapping[str, Sequence[schema.Solution]]
+
+
+def read_data(c: ml_collections.ConfigDict) -> Data:
+  corpus = sources_lib.load(run_config.sources_of(c.data))
+  tests = {HELD_OUT: list(corpus.held_out)}
+  for name, source in TESTS.items():
+    tests[name] = sources_lib.read_sources([source])
+  return Data(list(corpus.train), tests)
+
+
+def without_question(solution: schema.Solution) -> schema.Solution:
+  """Returns a solution of which a model reads the steps alone."""
+  return dataclasses.replace(solution, problem="")
+
+
+def labels_of(
+  solutions: Sequence[schema.Solution],
+) -> list[list[float | None]]:
+  """Returns the targets of training: neutral is good, none after an error."""
+  policy = encoding.LabelPolicy()
+  return [encoding.step_labels(s, policy) for s in solutions]
+
+
+def train_config(
+  c: ml_collections.ConfigDict, run: Run, base: pathlib.Path
+) -> training_config.TrainConfig:
+  """Returns the config of a run."""
+  arm, config = ARMS[run.arm], c.copy_and_resolve_references()
+  config.init_from, config.seed = str(base), run.seed
+  config.trainable = arm.trainable
+  if arm.trainable == "lora":
+    config.model.update(LORA)
+  config.optimizer.peak_lr = run.rate
+  config.fit.steps = run.updates
+  return run_config.from_config(
+    run_config.supervised(config, pathlib.Path(__file__), ())
+  )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bench:
+  """What all runs of one process share."""
+
+  config: ml_collections.ConfigDict
+  data: Data
+  bases: pathlib.Path
+  results: pathlib.Path
+  workdir: pathlib.Path
+
+  def point(self, run: Run) -> dict[str, Any]:
+    """Returns what a run measured; runs it if it isn't there."""
+    path = self.results / f"{run.name}.json"
+    if not path.exists():
+      files.write_json(path, self._measured(run))
+    return files.read_json(path)
+
+  def _measured(self, run: Run) -> dict[str, Any]:
+    arm = ARMS[run.arm]
+    base = self.bases / arm.base
+    described = model_json.read_description(base)
+    tokenizer = model_json.read_tokenizer(base, described)
+    train = [
+      s
+      for s in self.data.train
+      if sources_lib.share(s.problem)
+      < self.config.data.holdout + arm.part * (1 - self.config.data.holdout)
+    ]
+    config = train_config(self.config, run, base)
+    workdir = self.workdir / run.name
+    shutil.rmtree(workdir, ignore_errors=True)
+    start = time.perf_counter()
+    model, params = training_run.train(
+      config,
+      train,
+      tokenizer,
+      workdir,
+      init_from=training_run.read_init(config, base)
+      if arm.pretrained
+      else None,
+      donate=True,
+      vocab_size=described.model.vocab_size,
+      cache=encoded_cache.opened(),
+    )
+    seconds = dict(train=time.perf_counter() - start)
+    last = [
+      json.loads(line)
+      for line in (workdir / "metrics.jsonl").read_text().splitlines()
+    ]
+    shutil.rmtree(workdir)
+    scorer = scorer_lib.Scorer(
+      "prm",
+      model,
+      params,
+      tokenizer,
+      encoding.with_template(config.encoding, tokenizer),
+      layout="tree",
+      sequence_length=config.packing.sequence_length,
+    )
+    start = time.perf_counter()
+    logits = self._scored(scorer, run)
+    seconds["score"] = time.perf_counter() - start
+    held_out = self.data.tests[HELD_OUT]
+    if run.is_final:
+      text = json.dumps({k: _rounded(v) for k, v in logits.items()})
+      path = self.results / f"{run.name}.scores.json.gz"
+      path.write_bytes(gzip.compress(text.encode(), mtime=0))
+      if arm.trainable != "all":
+        self._keep_trained(run, config, model, params)
+    return dict(
+      dataclasses.asdict(run),
+      solutions=len(train),
+      held_out=measured(logits[HELD_OUT], held_out),
+      training=last,
+      seconds=seconds,
+      device=jax.devices()[0].device_kind,
+      versions=environment.describe(self.config)["versions"],
+      command=environment.command(),
+    )
+
+  def _scored(
+    self, scorer: scorer_lib.Scorer, run: Run
+  ) -> dict[str, list[np.ndarray]]:
+    """Returns the log-odds of each step, by the name of the test."""
+    tests = dict(self.data.tests)
+    if run.is_final:
+      for name in TESTS:
+        blind = list(map(without_question, self.data.tests[name]))
+        tests[f"{name}/no_question"] = blind
+    else:
+      tests = {HELD_OUT: tests[HELD_OUT]}
+    return {
+      name: [np.asarray(x.logits) for x in scorer.score(solutions)]
+      for name, solutions in tests.items()
+    }
+
+  def _keep_trained(self, run, config, model, params) -> None:
+    """Writes the trained parameters alone: the head, and adapters."""
+    trains = training_config.make_program(config, model).trains
+    trained, _ = trainable_lib.split(params, trains)
+    kept = {
+      name: np.asarray(x)
+      for name, x in traverse_util.flatten_dict(trained, sep="/").items()
+    }
+    np.savez(self.results / f"{run.name}.trained.npz", **kept)
+
+
+def measured(
+  logits: Sequence[np.ndarray], solutions: Sequence[schema.Solution]
+) -> dict[str, Any]:
+  """Returns the loss, in nats a step, and the AUROC on labelled steps."""
+  labels = labels_of(solutions)
+  pairs = [
+    (z, y)
+    for zs, ys in zip(logits, labels, strict=True)
+    for z, y in zip(zs, ys, strict=True)
+    if y is not None
+  ]
+  z, y = np.asarray(pairs, np.float64).T
+  loss = np.logaddexp(0, -z) * y + np.logaddexp(0, z) * (1 - y)
+  return dict(
+    steps=len(y),
+    right=float(y.mean()),
+    loss_nats=float(loss.mean()),
+    auroc=step_metrics.auroc(z, y >= schema.THRESHOLD),
+  )
+
+
+def _rounded(logits: Sequence[np.ndarray]) -> list[list[float]]:
+  return [np.round(x.astype(np.float64), 5).tolist() for x in logits]
+
+
+def chosen(bench: Bench, name: str) -> tuple[float, int]:
+  """Returns an arm's rate and updates: least loss on the held-out problems."""
+  arm = ARMS[name]
+  if arm.like:
+    rate, updates = chosen(bench, arm.like)
+    return rate, round(updates * arm.part)
+
+  def loss(run: Run) -> float:
+    found = bench.point(run)["held_out"]["loss_nats"]
+    return found if np.isfinite(found) else np.inf
+
+  first, *others = arm.lengths
+  runs = [Run(name, rate, first, 0, is_final=False) for rate in arm.rates]
+  best = min(runs, key=loss)
+  longer = [dataclasses.replace(best, updates=n) for n in others]
+  best = min([best, *longer], key=loss)
+  return best.rate, best.updates
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser()
+  parser.add_argument("--bases", type=pathlib.Path, default="runs/bases")
+  parser.add_argument("--arms", default=",".join(ARMS))
+  parser.add_argument("--seeds", default="0,1,2")
+  parser.add_argument("--results", type=pathlib.Path, default="runs/real_prm")
+  parser.add_argument(
+    "--workdir", type=pathlib.Path, default="runs/real_prm_work"
+  )
+  parser.add_argument("--tune", action="store_true", help="only tune")
+  args = parser.parse_args()
+  logging.basicConfig(level=logging.INFO, format="%(message)s")
+  args.results.mkdir(parents=True, exist_ok=True)
+  c = get_config()
+  bench = Bench(c, read_data(c), args.bases, args.results, args.workdir)
+  for name in args.arms.split(","):
+    rate, updates = chosen(bench, name)
+    print(f"{name}: rate {rate:g}, {updates} updates", flush=True)
+    for seed in [] if args.tune else map(int, args.seeds.split(",")):
+      run = Run(name, rate, updates, seed, is_final=True)
+      found = bench.point(run)
+      print(f"{run.name}: {found['held_out']}, {found['seconds']}", flush=True)
+
+
+if __name__ == "__main__":
+  main()
