@@ -4,14 +4,14 @@ Command:  prm-jax import --from=SmolLM2-135M-Instruct --to=runs/bases/smol
           prm-jax import --from=Qwen2.5-Coder-0.5B-Instruct --to=runs/bases/qwen
           PRM_JAX_DATA=... python experiments/real_prm.py
           [--bases=runs/bases] [--arms=smol/whole,...] [--seeds=0,1,2]
-          [--results=runs/real_prm] [--workdir=runs/real_prm_work] [--tune]
+          [--results=runs/real_prm] [--workdir=runs/real_prm_work]
           python experiments/real_prm_results.py --results=runs/real_prm
 Rules, hardware, time and result: see experiments/README.md.
 
-An arm is a base and what of it is trained. First its rate, then its length are
-tuned on held-out problems of the training data; then each seed trains with
-them and scores all test data, once with the question and once without. Each run
-writes its own files when it ends, and what is there is not run again: so
+An arm is a base and what of it is trained. Its rate is the one with which seed
+0 does best on held-out problems of the training data; the other seeds train
+with it. Each run scores all test data, once with the question and once without.
+It writes its own files when it ends, and what is there is not run again: so
 several processes can share the arms, and an interrupted one goes on.
 """
 
@@ -57,6 +57,7 @@ TESTS = dict(
   math="processbench:processbench/math.json.gz",
 )
 HELD_OUT = "held_out"
+NO_QUESTION = "/no_question"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,34 +68,22 @@ class Arm:
     base: The name of the base's folder.
     trainable: As training.config.TrainConfig has it.
     rates: The peak learning rates that are tried.
-    lengths: The updates that are tried with the best rate; the rates are tried
-      with the first of them. An epoch has some 250.
+    updates: The length of a run. An epoch has some 250.
     pretrained: Whether the base's weights are taken, or only its shape.
-    part: The share of the training problems, and of the updates.
-    like: The arm whose rate and length are taken instead of tuning.
   """
 
   base: str
   trainable: str
-  rates: tuple[float, ...] = ()
-  lengths: tuple[int, ...] = (500, 250, 1000)
+  rates: tuple[float, ...]
+  updates: int = 500
   pretrained: bool = True
-  part: float = 1.0
-  like: str = ""
 
 
 ARMS = {
-  "smol/whole": Arm("smol", "all", (3e-5, 1e-4, 3e-4)),
-  "smol/random": Arm("smol", "all", (1e-4, 3e-4, 1e-3), pretrained=False),
-  "smol/lora": Arm("smol", "lora", (3e-4, 1e-3, 3e-3)),
-  "smol/head": Arm("smol", "head", (1e-3, 1e-2)),
-  "qwen/whole": Arm("qwen", "all", (1e-5, 3e-5, 1e-4), (250, 500)),
-  "qwen/lora": Arm("qwen", "lora", (1e-4, 3e-4, 1e-3), (250, 500)),
-  **{
-    f"{base}/whole/{part:g}": Arm(base, "all", part=part, like=f"{base}/whole")
-    for base in ("smol", "qwen")
-    for part in (0.5, 0.25, 0.125)
-  },
+  "smol/whole": Arm("smol", "all", (1e-4, 3e-4)),
+  "smol/random": Arm("smol", "all", (1e-4, 3e-4), pretrained=False),
+  "qwen/whole": Arm("qwen", "all", (3e-5, 1e-4), updates=250),
+  "qwen/lora": Arm("qwen", "lora", (3e-4, 1e-3), updates=250),
 }
 
 
@@ -105,22 +94,16 @@ class Run:
   Args:
     arm: The name of the arm.
     rate: The peak learning rate.
-    updates: The number of updates.
     seed: The seed of the head, the adapters and the order.
-    is_final: Whether all test data are scored, or only the held-out problems.
   """
 
   arm: str
   rate: float
-  updates: int
   seed: int
-  is_final: bool
 
   @property
   def name(self) -> str:
-    kind = "final" if self.is_final else "tune"
-    arm = self.arm.replace("/", "-")
-    return f"{arm}-{kind}-{self.rate:g}-{self.updates}-{self.seed}"
+    return f"{self.arm.replace('/', '-')}-{self.rate:g}-{self.seed}"
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -155,6 +138,14 @@ class Data:
   train: Sequence[schema.Solution]
   tests: Mapping[str, Sequence[schema.Solution]]
 
+  def all_tests(self) -> dict[str, Sequence[schema.Solution]]:
+    """Returns the tests, and those of TESTS without their questions."""
+    blind = {
+      name + NO_QUESTION: list(map(without_question, self.tests[name]))
+      for name in TESTS
+    }
+    return dict(self.tests) | blind
+
 
 def read_data(c: ml_collections.ConfigDict) -> Data:
   corpus = sources_lib.load(run_config.sources_of(c.data))
@@ -187,7 +178,7 @@ def train_config(
   if arm.trainable == "lora":
     config.model.update(LORA)
   config.optimizer.peak_lr = run.rate
-  config.fit.steps = run.updates
+  config.fit.steps = arm.updates
   return run_config.from_config(
     run_config.supervised(config, pathlib.Path(__file__), ())
   )
@@ -215,19 +206,13 @@ class Bench:
     base = self.bases / arm.base
     described = model_json.read_description(base)
     tokenizer = model_json.read_tokenizer(base, described)
-    train = [
-      s
-      for s in self.data.train
-      if sources_lib.share(s.problem)
-      < self.config.data.holdout + arm.part * (1 - self.config.data.holdout)
-    ]
     config = train_config(self.config, run, base)
     workdir = self.workdir / run.name
     shutil.rmtree(workdir, ignore_errors=True)
     start = time.perf_counter()
     model, params = training_run.train(
       config,
-      train,
+      self.data.train,
       tokenizer,
       workdir,
       init_from=training_run.read_init(config, base)
@@ -253,18 +238,20 @@ class Bench:
       sequence_length=config.packing.sequence_length,
     )
     start = time.perf_counter()
-    logits = self._scored(scorer, run)
+    logits = {
+      name: [np.asarray(x.logits) for x in scorer.score(solutions)]
+      for name, solutions in self.data.all_tests().items()
+    }
     seconds["score"] = time.perf_counter() - start
+    text = json.dumps({k: _rounded(v) for k, v in logits.items()})
+    path = self.results / f"{run.name}.scores.json.gz"
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+    if arm.trainable != "all":
+      self._keep_trained(run, config, model, params)
     held_out = self.data.tests[HELD_OUT]
-    if run.is_final:
-      text = json.dumps({k: _rounded(v) for k, v in logits.items()})
-      path = self.results / f"{run.name}.scores.json.gz"
-      path.write_bytes(gzip.compress(text.encode(), mtime=0))
-      if arm.trainable != "all":
-        self._keep_trained(run, config, model, params)
     return dict(
       dataclasses.asdict(run),
-      solutions=len(train),
+      solutions=len(self.data.train),
       held_out=measured(logits[HELD_OUT], held_out),
       training=last,
       seconds=seconds,
@@ -272,22 +259,6 @@ class Bench:
       versions=environment.describe(self.config)["versions"],
       command=environment.command(),
     )
-
-  def _scored(
-    self, scorer: scorer_lib.Scorer, run: Run
-  ) -> dict[str, list[np.ndarray]]:
-    """Returns the log-odds of each step, by the name of the test."""
-    tests = dict(self.data.tests)
-    if run.is_final:
-      for name in TESTS:
-        blind = list(map(without_question, self.data.tests[name]))
-        tests[f"{name}/no_question"] = blind
-    else:
-      tests = {HELD_OUT: tests[HELD_OUT]}
-    return {
-      name: [np.asarray(x.logits) for x in scorer.score(solutions)]
-      for name, solutions in tests.items()
-    }
 
   def _keep_trained(self, run, config, model, params) -> None:
     """Writes the trained parameters alone: the head, and adapters."""
@@ -325,23 +296,14 @@ def _rounded(logits: Sequence[np.ndarray]) -> list[list[float]]:
   return [np.round(x.astype(np.float64), 5).tolist() for x in logits]
 
 
-def chosen(bench: Bench, name: str) -> tuple[float, int]:
-  """Returns an arm's rate and updates: least loss on the held-out problems."""
-  arm = ARMS[name]
-  if arm.like:
-    rate, updates = chosen(bench, arm.like)
-    return rate, round(updates * arm.part)
+def best_rate(bench: Bench, name: str) -> float:
+  """Returns an arm's rate: seed 0's least loss on the held-out problems."""
 
-  def loss(run: Run) -> float:
-    found = bench.point(run)["held_out"]["loss_nats"]
+  def loss(rate: float) -> float:
+    found = bench.point(Run(name, rate, 0))["held_out"]["loss_nats"]
     return found if np.isfinite(found) else np.inf
 
-  first, *others = arm.lengths
-  runs = [Run(name, rate, first, 0, is_final=False) for rate in arm.rates]
-  best = min(runs, key=loss)
-  longer = [dataclasses.replace(best, updates=n) for n in others]
-  best = min([best, *longer], key=loss)
-  return best.rate, best.updates
+  return min(ARMS[name].rates, key=loss)
 
 
 def main() -> None:
@@ -353,17 +315,15 @@ def main() -> None:
   parser.add_argument(
     "--workdir", type=pathlib.Path, default="runs/real_prm_work"
   )
-  parser.add_argument("--tune", action="store_true", help="only tune")
   args = parser.parse_args()
   logging.basicConfig(level=logging.INFO, format="%(message)s")
   args.results.mkdir(parents=True, exist_ok=True)
   c = get_config()
   bench = Bench(c, read_data(c), args.bases, args.results, args.workdir)
   for name in args.arms.split(","):
-    rate, updates = chosen(bench, name)
-    print(f"{name}: rate {rate:g}, {updates} updates", flush=True)
-    for seed in [] if args.tune else map(int, args.seeds.split(",")):
-      run = Run(name, rate, updates, seed, is_final=True)
+    rate = best_rate(bench, name)
+    for seed in map(int, args.seeds.split(",")):
+      run = Run(name, rate, seed)
       found = bench.point(run)
       print(f"{run.name}: {found['held_out']}, {found['seconds']}", flush=True)
 

@@ -25,7 +25,6 @@ from prm_jax.evaluation import step_metrics
 from prm_jax.runtime import files
 
 SUBSETS = ("gsm8k", "math")
-BLIND = "/no_question"
 
 
 def scores_of(logits: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -128,11 +127,11 @@ def judged(
   threshold = processbench.tune_threshold(
     [scores[real_prm.HELD_OUT][i] for i in numbers], errors
   )
-  blind = {name: scores[name + BLIND] for name in SUBSETS}
+  blind = {name: scores[name + real_prm.NO_QUESTION] for name in SUBSETS}
   return dict(
     phase1_test=on_steps(scores["phase1_test"], data.tests["phase1_test"]),
     phase1_test_no_question=on_steps(
-      scores["phase1_test" + BLIND], data.tests["phase1_test"]
+      scores["phase1_test" + real_prm.NO_QUESTION], data.tests["phase1_test"]
     ),
     processbench=process_bench(scores, data.tests, threshold),
     processbench_no_question=process_bench(blind, data.tests, threshold),
@@ -162,16 +161,29 @@ def main() -> None:
     "--output", type=pathlib.Path, default="docs/results/real_prm.json"
   )
   args = parser.parse_args()
-  data = real_prm.read_data(real_prm.get_config())
+  c = real_prm.get_config()
+  data = real_prm.read_data(c)
+  bench = real_prm.Bench(c, data, args.results, args.results, args.results)
   runs = []
-  for path in sorted(args.results.glob("*.json")):
-    point = files.read_json(path)
-    scored = path.with_name(f"{path.stem}.scores.json.gz")
-    if point["is_final"]:
-      logits = json.loads(gzip.decompress(scored.read_bytes()))
-      point |= judged(logits, data)
-    runs.append(point)
-  result = dict(runs=runs, baselines=baselines(data))
+  for name in real_prm.ARMS:
+    best = real_prm.best_rate(bench, name)
+    for path in sorted(args.results.glob(f"{name.replace('/', '-')}-*.json")):
+      point = files.read_json(path)
+      # Its paths are another machine's; the rest is a curve of single batches.
+      del point["command"]
+      logged = [x["loss_nats"] for x in point.pop("training")]
+      point["training_loss_nats_last_100"] = sum(logged[-5:]) / 5
+      scored = path.with_name(f"{path.stem}.scores.json.gz")
+      point["is_final"] = point["rate"] == best
+      if point["is_final"]:
+        logits = json.loads(gzip.decompress(scored.read_bytes()))
+        point |= judged(logits, data)
+      runs.append(point)
+  result = dict(
+    command="python experiments/real_prm.py; python experiments/real_prm_results.py",
+    runs=runs,
+    baselines=baselines(data),
+  )
   files.write_json(args.output, result)
   print(table(result))
 
@@ -189,7 +201,7 @@ def table(result: Mapping[str, Any]) -> str:
       *(f"{subset}, {kind}" for subset in SUBSETS for kind in kinds),
       *("gsm8k without the question", "math without it"),
       *("AUROC, phase-1 test", "without the question", "balanced accuracy, %"),
-      *("rate", "updates", "seeds"),
+      *("rate", "seeds"),
     )
   ]
   finals = [p for p in result["runs"] if p["is_final"]]
@@ -219,7 +231,6 @@ def table(result: Mapping[str, Any]) -> str:
           [100 * p["phase1_test"]["balanced_accuracy"] for p in own]
         ),
         f"{own[0]['rate']:g}",
-        str(own[0]["updates"]),
         str(len(own)),
       )
     )
@@ -234,7 +245,7 @@ def table(result: Mapping[str, Any]) -> str:
         ),
         *("", ""),
         f"{found['phase1_test']['auroc']:.3f}",
-        *("", "", "", "", ""),
+        *("", "", "", ""),
       )
     )
   return testbed.markdown(rows)
