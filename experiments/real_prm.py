@@ -284,12 +284,14 @@ def measured(
   ]
   z, y = np.asarray(pairs, np.float64).T
   loss = np.logaddexp(0, -z) * y + np.logaddexp(0, z) * (1 - y)
-  return dict(
+  found = dict(
     steps=len(y),
     right=float(y.mean()),
     loss_nats=float(loss.mean()),
     auroc=step_metrics.auroc(z, y >= schema.THRESHOLD),
   )
+  # A run that diverged has no loss.
+  return step_metrics.defined(found)
 
 
 def _rounded(logits: Sequence[np.ndarray]) -> list[list[float]]:
@@ -301,7 +303,7 @@ def best_rate(bench: Bench, name: str) -> float:
 
   def loss(rate: float) -> float:
     found = bench.point(Run(name, rate, 0))["held_out"]["loss_nats"]
-    return found if np.isfinite(found) else np.inf
+    return np.inf if found is None else found
 
   return min(ARMS[name].rates, key=loss)
 
