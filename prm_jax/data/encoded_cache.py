@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-import contextlib
 import dataclasses
 import importlib.metadata
 import json
@@ -38,7 +37,7 @@ SWITCH = "PRM_JAX_ENCODED_CACHE"
 MAX_MIB = 4096
 # What a killed process left half written is removed when it is as old.
 _ABANDONED_S = 24 * 3600
-_NAME = "segments"
+_NAME = "encoded data"
 _FIELDS = tuple(f.name for f in dataclasses.fields(packing.Segment))
 
 # All segments, the source of each, and the counts of what was left out.
@@ -121,29 +120,15 @@ def kept(
     compute: Encodes them.
     fresh: Whether they are encoded again all the same.
   """
-  key = kept_arrays.description(dict(format=FORMAT, **fields))
-  path = kept_arrays.path_of(cache.folder, _NAME, key)
-  arrays = None if fresh else kept_arrays.read(path, key)
-  if arrays is not None:
-    _logger.info(f"encoded before: read from {path}")
-    _touch(path)
-    return _encoded(arrays)
-  made = compute()
-  arrays = _arrays(*made)
-  size = sum(x.nbytes for x in arrays.values())
-  if size > cache.max_bytes:
-    _logger.info(
-      f"encoded data isn't kept: its {size >> 20:,} MiB are more than"
-      f" {SWITCH}={cache.max_bytes >> 20}"
-    )
-    return made
-  try:
-    _make_room(cache, size)
-  except OSError as e:  # what was encoded is more than its being kept
-    _logger.warning(f"encoded data isn't kept: {e}")
-    return made
-  kept_arrays.write(path, key, arrays, "encoded data")
-  return made
+  arrays = kept_arrays.kept(
+    cache.folder,
+    _NAME,
+    kept_arrays.description(dict(format=FORMAT, **fields)),
+    lambda: _arrays(*compute()),
+    fresh=fresh,
+    make_room=lambda size: _make_room(cache, size),
+  )
+  return _encoded(arrays)
 
 
 def _arrays(
@@ -186,13 +171,16 @@ def _encoded(arrays: kept_arrays.Arrays) -> Encoded:
   return segments, arrays["sources"], counts
 
 
-def _touch(path: pathlib.Path) -> None:
-  with contextlib.suppress(OSError):  # only the order of removal depends on it
-    os.utime(path)
-
-
 def _make_room(cache: Cache, size: int) -> None:
-  """Removes the entries that weren't used for longest, and half written ones."""
+  """Removes the entries that weren't used for longest, and half written ones.
+
+  Raises:
+    InputError: There is no room for so many bytes.
+  """
+  if size > cache.max_bytes:
+    raise errors.InputError(
+      f"its {size >> 20:,} MiB are more than {SWITCH}={cache.max_bytes >> 20}"
+    )
   entries = []
   for entry in os.scandir(cache.folder):
     try:

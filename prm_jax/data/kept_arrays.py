@@ -8,9 +8,11 @@ place and renamed, so that no other process reads a half of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+import contextlib
 import hashlib
 import json
 import logging
+import os
 import pathlib
 
 import numpy as np
@@ -25,18 +27,6 @@ Arrays = dict[str, np.ndarray]
 _DIGEST = "sha256"
 
 
-def path_of(folder: pathlib.Path, name: str, key: str) -> pathlib.Path:
-  """Returns the file of a key in a folder.
-
-  Args:
-    folder: The folder.
-    name: What its name begins with.
-    key: A text that differs whenever the arrays would differ.
-  """
-  digest = hashlib.sha256(key.encode()).hexdigest()
-  return folder / f"{name}-{digest[:32]}.npz"
-
-
 def kept(
   folder: pathlib.Path,
   name: str,
@@ -44,6 +34,7 @@ def kept(
   compute: Callable[[], Arrays],
   *,
   fresh: bool = False,
+  make_room: Callable[[int], None] | None = None,
 ) -> Arrays:
   """Returns computed arrays, or those that an earlier call kept in the folder.
 
@@ -55,16 +46,42 @@ def kept(
     key: A text that differs whenever the arrays would differ.
     compute: Returns the arrays.
     fresh: Whether they are computed again if they were kept.
+    make_room: Is called with the number of bytes before they are written. It
+      raises InputError or OSError if they can't be kept. With it, a file that
+      is used becomes the newest one.
   """
-  path = path_of(folder, name, key)
-  arrays = None if fresh else read(path, key)
-  if arrays is None:
-    arrays = compute()
-    write(path, key, arrays, name)
+  path = _path_of(folder, name, key)
+  arrays = None if fresh else _read(path, key)
+  if arrays is not None:
+    if make_room is not None:
+      with contextlib.suppress(OSError):
+        os.utime(path)
+    _logger.info(f"{name} was made before: read from {path}")
+    return arrays
+  arrays = compute()
+  try:
+    if make_room is not None:
+      make_room(sum(x.nbytes for x in arrays.values()))
+    _write(path, key, arrays)
+  except (errors.InputError, OSError) as e:
+    # What was computed is worth more than that it is kept.
+    _logger.warning(f"{name} isn't kept: {e}")
   return arrays
 
 
-def read(path: pathlib.Path, key: str) -> Arrays | None:
+def _path_of(folder: pathlib.Path, name: str, key: str) -> pathlib.Path:
+  """Returns the file of a key in a folder.
+
+  Args:
+    folder: The folder.
+    name: What its name begins with.
+    key: A text that differs whenever the arrays would differ.
+  """
+  digest = hashlib.sha256(key.encode()).hexdigest()
+  return folder / f"{name.replace(' ', '_')}-{digest[:32]}.npz"
+
+
+def _read(path: pathlib.Path, key: str) -> Arrays | None:
   """Returns the arrays in a file; None if there is none, or it is damaged."""
   try:
     inputs.check_regular(path)
@@ -80,21 +97,11 @@ def read(path: pathlib.Path, key: str) -> Arrays | None:
   return None
 
 
-def write(path: pathlib.Path, key: str, arrays: Arrays, name: str) -> None:
-  """Writes a file whole; a line says so if it can't be written.
-
-  Args:
-    path: The file.
-    key: See kept.
-    arrays: The arrays.
-    name: The name of what they are.
-  """
+def _write(path: pathlib.Path, key: str, arrays: Arrays) -> None:
+  """Writes a file whole."""
   checked = {_DIGEST: np.asarray(_digest(arrays, key))} | arrays
-  try:
-    with files.replacing(path, "wb") as f:
-      np.savez(f, allow_pickle=False, **checked)
-  except (errors.InputError, OSError) as e:
-    _logger.warning(f"{name} isn't kept: {e}")
+  with files.replacing(path, "wb") as f:
+    np.savez(f, allow_pickle=False, **checked)
 
 
 def _digest(arrays: Arrays, key: str) -> str:
