@@ -81,16 +81,32 @@ def _by_rollouts(
   with pool.Grader(args.grader) as grader:
     task = label_inputs.read(args, takes_problems=are_new)
     verify = verifier(grader, task.references, counts)
+    claim = _claim(args) | dict(grader=args.grader)
+    claim |= dataclasses.asdict(options)
+    _check_journal(args, task, claim)
     with policies.policy(args, counts) as model:
 
       def bind(tell: policies.Tell) -> journal.Label:
         generate = model.bind(tell)
         return lambda s: label(s, generate, verify, model)
 
-      depends_on = dict(grader=args.grader) | dataclasses.asdict(options)
-      depends_on |= model.depends_on
-      output.print_computed(dict(policy=model.compute_dtype))
-      return _label(args, task, bind, depends_on, counts, are_new=are_new)
+      claim |= model.depends_on
+      return _label(args, task, bind, claim, model, counts, are_new=are_new)
+
+
+def _claim(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns what the labels of every kind depend on."""
+  return dict(kind=args.kind, shard=str(shards.parse(args.shard)))
+
+
+def _check_journal(
+  args: argparse.Namespace, task: label_inputs.Task, claim: Mapping[str, Any]
+) -> None:
+  """Refuses another run's output before the policy is loaded."""
+  known = models.asked(args.policy, model_arguments.of(args))
+  if not args.fresh:
+    known |= dict(claim) | dict(seed=args.seed)
+    journal.check(args.output, task.solutions, known)
 
 
 def judge(args: argparse.Namespace) -> None:
@@ -99,6 +115,8 @@ def judge(args: argparse.Namespace) -> None:
   options = {name: vars(args)[name] for name in names}
   counts: Counter[str] = Counter()
   task = label_inputs.read(args, needs_reference=False)
+  claim = _claim(args) | dict(template=args.template) | options
+  _check_journal(args, task, claim)
   with policies.policy(args, counts) as model:
     log_likelihoods = (
       model.log_likelihoods if args.vote == "log_likelihood" else None
@@ -115,9 +133,7 @@ def judge(args: argparse.Namespace) -> None:
 
     # Refuses options that make no sense together.
     bind(lambda done, tokens=0: None)([])
-    depends_on = model.depends_on | dict(template=args.template) | options
-    output.print_computed(dict(policy=model.compute_dtype))
-    _label(args, task, bind, depends_on, counts)
+    _label(args, task, bind, claim | model.depends_on, model, counts)
 
 
 def consensus(args: argparse.Namespace) -> None:
@@ -226,7 +242,8 @@ def _label(
   args: argparse.Namespace,
   task: label_inputs.Task,
   bind: Callable[[policies.Tell], journal.Label],
-  depends_on: Mapping[str, Any],
+  claim: Mapping[str, Any],
+  model: policies.Policy,
   counts: Counter[str],
   *,
   are_new: bool = False,
@@ -234,17 +251,16 @@ def _label(
   """Labels what the journal lacks, says what was done, returns the work.
 
   bind: returns the labeller, given whom to tell of completions; it gets the
-    solutions that can be labelled. counts: what policy and grader did since
-    these were last set to 0. are_new: it returns other solutions.
+    solutions that can be labelled. claim: what the labels depend on. model:
+    the policy. counts: what policy and grader did since these were last set to
+    0. are_new: it returns other solutions.
   """
-  claim = dict(kind=args.kind, shard=str(shards.parse(args.shard))) | dict(
-    depends_on
-  )
   with journal.opened(
     args.output, task.solutions, claim, fresh=args.fresh
   ) as log:
     if log.ids:
       print(f"{log.path}: resumes after {len(log.ids):,} solutions")
+    output.print_computed(dict(policy=model.compute_dtype))
     total = len(task.solutions) - len(log.ids)
     start = time.perf_counter()
     compiles = not policy_arguments.is_server(args.policy)

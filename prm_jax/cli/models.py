@@ -30,6 +30,21 @@ def policy(name: str, how: model_arguments.Models) -> sampler.Sampler:
   return sampler.load(folder, how.step, compute_dtype=how.dtype)
 
 
+def asked(name: str, how: model_arguments.Models) -> dict[str, Any]:
+  """Returns what is known of `depends_on` before the model is loaded.
+
+  Args:
+    name: What the option names; of what is no checkpoint folder nothing is
+      known.
+    how: How it will be loaded.
+  """
+  folder = pathlib.Path(name)
+  if not (folder / model_json.DESCRIPTION).is_file():
+    return {}
+  own = model_json.read_description(folder).model.compute_dtype
+  return dict(compute_dtype=None if how.dtype == own else how.dtype)
+
+
 def depends_on(role: str, name: str, loaded: sampler.Sampler) -> dict[str, Any]:
   """Returns what a policy's texts and likelihoods depend on, as plain data.
 
@@ -75,9 +90,7 @@ def score(name: str, how: model_arguments.Models) -> score_sources.Loaded:
   """
   dtype = None
   if is_checkpoint(name):
-    folder = score_sources.checkpoint_folder(name)
-    own = model_json.read_description(folder).model.compute_dtype
-    dtype = None if how.dtype == own else how.dtype
+    dtype = asked(name, how).get("compute_dtype")
   return score_sources.load(name, compute_dtype=dtype)
 
 

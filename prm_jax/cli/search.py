@@ -137,6 +137,18 @@ def _run(
   if args.batch < 1:
     raise errors.InputError(f"--batch={args.batch}: give 1 or more")
   problems = _problems(args)
+  claim = dict(
+    kind=f"search {args.kind}",
+    shard=args.shard,
+    rule={k: _plain(x) for k, x in fields.items()},
+    limits=dataclasses.asdict(limits),
+    max_step_tokens=args.max_step_tokens,
+    select=args.select,
+    grader=args.grader,
+    seed=args.seed,
+  )
+  if not args.fresh:
+    journal.check(args.output, problems, claim | _asked(args))
   work: Counter[str] = Counter()  # what the machine does
   graded: Counter[str] = Counter()
   with contextlib.ExitStack() as stack:
@@ -149,20 +161,19 @@ def _run(
       verify=label.verifier(grader, references, graded),
       seed=args.seed,
     )
-    depends_on = dict(
-      kind=f"search {args.kind}",
-      shard=args.shard,
-      rule={k: _plain(x) for k, x in fields.items()},
-      limits=dataclasses.asdict(limits),
-      max_step_tokens=args.max_step_tokens,
-      policies=writes,
-      scorer=scores,
-      aggregate=verifier.aggregate,
-      select=args.select,
-      grader=args.grader,
-      seed=args.seed,
-    )
-    return _journaled(args, problems, found, depends_on, work)
+    claim |= dict(policies=writes, scorer=scores, aggregate=verifier.aggregate)
+    return _journaled(args, problems, found, claim, work)
+
+
+def _asked(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns what is known of the models before they are loaded."""
+  how = model_arguments.of(args)
+
+  names = {tree_lib.POLICY: args.policy}
+  if args.kind == "speculate":
+    names = {rules.DRAFT: args.draft, rules.TARGET: args.policy}
+  known = {k: models_lib.asked(x, how) for k, x in names.items()}
+  return dict(policies=known, scorer=models_lib.asked(args.scorer, how))
 
 
 def _plain(value: Any) -> Any:

@@ -78,6 +78,48 @@ def path_of(output: files.PathLike) -> pathlib.Path:
   return output.with_name(f"{output.name}.journal")
 
 
+def check(
+  output: files.PathLike,
+  solutions: Sequence[schema.Solution],
+  depends_on: Mapping[str, Any],
+) -> None:
+  """Refuses an output whose journal depends on other things.
+
+  So a long start, such as the loading of a model, isn't in vain.
+
+  Args:
+    output: See opened.
+    solutions: See opened.
+    depends_on: What is known of it already; other fields aren't compared. None
+      is a field that must be missing.
+
+  Raises:
+    InputError: See opened.
+  """
+  path = path_of(output)
+  # What is no file is refused when it is opened.
+  if not path.is_file():
+    return
+  known = dict(depends_on) | _fingerprint(solutions)
+  with _locked(path) as fd:
+    _check_head(path, fd, known, fresh=False, partly=True)
+
+
+def claim_of(output: files.PathLike) -> dict[str, Any] | None:
+  """Returns what the solutions in an output depend on, if its journal is there.
+
+  Args:
+    output: See opened.
+  """
+  path = path_of(output)
+  if not path.is_file():
+    return None
+  with open(path, "rb") as f:
+    head = next(checked_lines.scan(_lines(path, f.fileno())), None)
+  claim = ((head and head.record) or {}).get("depends_on")
+  return claim if isinstance(claim, dict) else None
+
+
 @contextlib.contextmanager
 def opened(
   output: files.PathLike,
@@ -101,10 +143,7 @@ def opened(
       journal.
   """
   path = path_of(output)
-  # As it reads back from the file.
-  depends_on = json.loads(
-    json.dumps(dict(depends_on) | _fingerprint(solutions))
-  )
+  depends_on = dict(depends_on) | _fingerprint(solutions)
   if not fresh and os.path.exists(output) and not path.exists():
     raise errors.InputError(
       f"{output}: is there already, without a journal to resume; give"
@@ -116,12 +155,7 @@ def opened(
     raise errors.InputError(
       f"{output}: two solutions have the id {twice!r}; give each its own"
     )
-  with locks.opened(path, path, "give another `output`") as fd:
-    if not locks.taken(fd):
-      raise errors.BusyError(
-        f"{path}: another process is writing into it; wait for that one, or"
-        " give another `output`"
-      )
+  with _locked(path) as fd:
     _check_head(path, fd, depends_on, fresh)
     if fresh:
       os.ftruncate(fd, 0)
@@ -271,6 +305,18 @@ def _check_labelled(batch, labelled, are_new: bool) -> None:
 # --- The file ---------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def _locked(path: pathlib.Path) -> Iterator[int]:
+  """Yields the descriptor of a journal that no other process writes into."""
+  with locks.opened(path, path, "give another `output`") as fd:
+    if not locks.taken(fd):
+      raise errors.BusyError(
+        f"{path}: another process is writing into it; wait for that one, or"
+        " give another `output`"
+      )
+    yield fd
+
+
 def _write(path: pathlib.Path, fd: int, line: bytes) -> None:
   """Appends a line, on disk when this returns; all of it or nothing."""
   start = os.fstat(fd).st_size
@@ -382,12 +428,24 @@ def _fingerprint(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
 
 
 def _check_head(
-  path: pathlib.Path, fd: int, depends_on: Mapping[str, Any], fresh: bool
+  path: pathlib.Path,
+  fd: int,
+  depends_on: Mapping[str, Any],
+  fresh: bool,
+  *,
+  partly: bool = False,
 ) -> None:
   """Refuses a file that isn't a journal, or one that depends on other things.
 
+  Args:
+    path: The file.
+    fd: Its descriptor.
+    depends_on: What the labels depend on.
+    fresh: Whether only a file that isn't a journal is refused.
+    partly: Whether only the fields of depends_on are compared.
+
   Raises:
-    InputError: see above. fresh: only the first is refused.
+    InputError: See above.
   """
   head = next(checked_lines.scan(_lines(path, fd)), None)
   if head is None:
@@ -408,17 +466,40 @@ def _check_head(
       f"{path}:1: damaged, so it isn't known what it depends on; put a"
       " copy in its place, or give `fresh=True` to start over"
     )
-  before, now = dict(_flat(saved)), dict(_flat(depends_on))
-  differences = [
-    f"{name} was {_short(before.get(name))} and is {_short(now.get(name))}"
-    for name in before | now
-    if before.get(name) != now.get(name)
-  ]
-  if differences:
+  # As it reads back from the file.
+  now = json.loads(json.dumps(depends_on))
+  if different := differences(saved, now, partly=partly):
     raise errors.InputError(
-      f"{path}: holds another run's results: {'; '.join(differences)}; give the"
+      f"{path}: holds another run's results: {'; '.join(different)}; give the"
       " same again, another `output`, or `fresh=True` to start over"
     )
+
+
+def differences(
+  before: Mapping[str, Any], now: Mapping[str, Any], *, partly: bool = False
+) -> list[str]:
+  """Returns in words how what two runs depend on differs.
+
+  Args:
+    before: What the one depends on.
+    now: What the other one depends on.
+    partly: Whether only the fields of `now` are compared.
+  """
+  old, new = dict(_flat(before)), dict(_flat(now))
+  return [
+    f"{_option(name)} was {_short(old.get(name))} and is"
+    f" {_short(new.get(name))}"
+    for name in (new if partly else old | new)
+    if old.get(name) != new.get(name)
+  ]
+
+
+def _option(name: str) -> str:
+  """Returns a field's name, or that of the option that it came from."""
+  *of, last = name.split(".")
+  if last != "compute_dtype":
+    return name
+  return f"`dtype` of {'.'.join(of)}" if of else "`dtype`"
 
 
 def _flat(
@@ -426,7 +507,7 @@ def _flat(
 ) -> Iterator[tuple[str, Any]]:
   """Yields the fields of a record and of those in it, as "policy.seed"."""
   for name, value in record.items():
-    if isinstance(value, Mapping) and value:
+    if isinstance(value, Mapping):
       yield from _flat(value, f"{prefix}{name}.")
     else:
       yield f"{prefix}{name}", value

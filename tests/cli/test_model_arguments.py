@@ -213,10 +213,35 @@ def test_labels_in_another_type_are_refused_like_another_seed(
   ]
   assert main.main(words) == 0
   assert "computed in: policy bfloat16\n" in capsys.readouterr().out
+  monkeypatch.setattr(models, "policy", _never)
   assert main.main([*words, "--dtype=float32"]) == 1
-  error = capsys.readouterr().err
-  assert "compute_dtype was not given and is 'float32'" in error
+  streams = capsys.readouterr()
+  assert "results: --dtype was not given and is 'float32'; give" in streams.err
+  assert "computed in:" not in streams.out
+  monkeypatch.undo()
+  monkeypatch.setattr(engine.Engine, "generate", _answers)
   assert main.main([*words, "--dtype=bfloat16"]) == 0
+
+
+def test_a_search_in_another_type_is_refused_before_a_model_is_loaded(
+  folder, loaded, tmp_path, capsys
+):
+  words = [
+    *("search", "beam", "--keep=1", "--expand=1", "--max_steps=1"),
+    *(x.format(folder) for x in SEARCH),
+    f"--output={tmp_path / 'out.jsonl'}",
+  ]
+  types, _ = loaded
+  assert main.main(words) == 1 and len(types) == 2
+  assert main.main([*words, "--dtype=float32"]) == 1 and len(types) == 2
+  assert (
+    "--dtype of policies.policy was not given and is 'float32'; --dtype of"
+    " scorer was not given and is 'float32'; give" in capsys.readouterr().err
+  )
+
+
+def _never(*_):
+  raise AssertionError("a model is loaded")
 
 
 def _answers(self, prefixes, n, *_):
