@@ -110,11 +110,11 @@ def search(args: argparse.Namespace) -> None:
 
 def verify(args: argparse.Namespace) -> None:
   _check_outputs(args)
-  threshold, attempts = search_results.read_threshold(args.threshold)
-  attempts = args.attempts or attempts or rules.AcceptFirst.attempts
-  rule = rules.AcceptFirst(threshold, attempts)
+  threshold = search_results.read_threshold(args.threshold)
+  attempts = args.attempts or threshold.attempts or rules.AcceptFirst.attempts
+  rule = rules.AcceptFirst(threshold.value, attempts)
   fields = dict(threshold=rule.threshold, attempts=rule.attempts)
-  found = _run(args, rule, fields)
+  found = _run(args, rule, fields, threshold)
   accepted = [s for s in found if s.extra["candidates"]]
   print(
     f"verified: {len(accepted):,} of {len(found):,} problems; not verified:"
@@ -129,7 +129,10 @@ def verify(args: argparse.Namespace) -> None:
 
 
 def _run(
-  args: argparse.Namespace, rule: engine.Rule, fields: Mapping[str, Any]
+  args: argparse.Namespace,
+  rule: engine.Rule,
+  fields: Mapping[str, Any],
+  threshold: search_results.Threshold | None = None,
 ) -> list[schema.Solution]:
   """Searches what the journal lacks, and returns all results."""
   limits = _limits(args)
@@ -162,6 +165,10 @@ def _run(
       seed=args.seed,
     )
     claim |= dict(policies=writes, scorer=scores, aggregate=verifier.aggregate)
+    if threshold is not None:
+      search_results.check_models(
+        threshold, args.threshold, found.compute_dtype, claim
+      )
     return _journaled(args, problems, found, claim, work)
 
 

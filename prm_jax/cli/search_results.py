@@ -12,6 +12,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import acceptance
 from prm_jax.evaluation import search_curves
+from prm_jax.labelling import journal
 from prm_jax.reports import search_plot
 from prm_jax.runtime import checks
 from prm_jax.runtime import environment
@@ -72,7 +73,7 @@ def compare(args: argparse.Namespace) -> None:
 
 def calibrate(args: argparse.Namespace) -> None:
   outputs.check(dict(output=args.output), [args.input])
-  scores, right = _samples(args.input, "log_odds")
+  scores, right = _samples(args.input, read_results(args.input), "log_odds")
   fewest = min(map(len, scores))
   if not 1 <= args.pilot < fewest:
     raise errors.InputError(
@@ -120,9 +121,25 @@ def read_calibration(path: files.PathLike) -> adaptive.Calibration:
   return adaptive.Calibration(**values)
 
 
+@dataclasses.dataclass(frozen=True)
+class Threshold:
+  """The score from which a solution is accepted.
+
+  Args:
+    value: The score.
+    attempts: The attempts that it was chosen for; None isn't known.
+    models: What it was chosen with, as `models_of` says; None isn't known.
+  """
+
+  value: float
+  attempts: int | None = None
+  models: Mapping[str, Any] | None = None
+
+
 def choose(args: argparse.Namespace) -> None:
   outputs.check(dict(output=args.output), [args.input])
-  scores, right = _samples(args.input, "score", needs_answer=True)
+  found = read_results(args.input)
+  scores, right = _samples(args.input, found, "score", needs_answer=True)
   points = acceptance.curve(
     *(scores, right, args.attempts), confidence=args.confidence, seed=args.seed
   )
@@ -143,6 +160,7 @@ def choose(args: argparse.Namespace) -> None:
       precision=args.precision,
       confidence=args.confidence,
       problems=len(scores),
+      models=_models_of_samples(args.input, found),
       chosen=dataclasses.asdict(chosen),
       curve=[dataclasses.asdict(point) for point in points],
       run=dict(command=environment.command()),
@@ -163,8 +181,74 @@ def choose(args: argparse.Namespace) -> None:
   print(f"results: {args.output}")
 
 
-def read_threshold(text: str) -> tuple[float, int | None]:
-  """Returns a threshold, and the attempts that it was chosen for.
+def _models_of_samples(
+  path: files.PathLike, samples: Sequence[schema.Solution]
+) -> dict[str, Any] | None:
+  """Returns `models_of` what drew and scored samples; None if unknown.
+
+  What else than the types is known is in the journal beside them.
+  """
+  types = [s.extra["bill"].get("compute_dtype") for s in samples]
+  if any(x != types[0] for x in types):
+    raise errors.InputError(
+      f"{path}: holds samples of models that computed in different types; give"
+      " those of one search"
+    )
+  return types[0] and models_of(types[0], journal.claim_of(path))
+
+
+def models_of(
+  types: Mapping[str, str | None], claim: Mapping[str, Any] | None
+) -> dict[str, Any]:
+  """Returns by which models samples were drawn and scored, as plain data.
+
+  Args:
+    types: The type that each model computes in.
+    claim: What the search depends on; None isn't known. The seed of samples
+      makes them no others.
+  """
+  of = dict(claim["policies"], scorer=claim["scorer"]) if claim else {}
+  models: dict[str, Any] = {
+    name: {k: v for k, v in of.get(name, {}).items() if k != "seed"}
+    | dict(compute_dtype=computed)
+    for name, computed in types.items()
+  }
+  return models | (dict(aggregate=claim["aggregate"]) if claim else {})
+
+
+def check_models(
+  threshold: Threshold,
+  path: str,
+  types: Mapping[str, str | None],
+  claim: Mapping[str, Any],
+) -> None:
+  """Refuses a threshold that was chosen with other models, if that is known.
+
+  Args:
+    threshold: The threshold.
+    path: Its file.
+    types: See models_of.
+    claim: See models_of.
+
+  Raises:
+    InputError: A model is another one, is sampled in another way, or computes
+      in another type.
+  """
+  if threshold.attempts is not None and threshold.models is None:
+    print(f"{path}: it isn't known with which models it was chosen")
+  before = threshold.models or {}
+  known = claim if "aggregate" in before else None
+  different = before and journal.differences(before, models_of(types, known))
+  if different:
+    raise errors.InputError(
+      f"--threshold={path}: was chosen with other models: {'; '.join(different)};"
+      " choose it again with these, or give the number alone,"
+      f" --threshold={threshold.value!r}"
+    )
+
+
+def read_threshold(text: str) -> Threshold:
+  """Returns a threshold.
 
   Args:
     text: A number, or the file that `prm-jax verify choose` wrote.
@@ -173,24 +257,30 @@ def read_threshold(text: str) -> tuple[float, int | None]:
     InputError: It is neither.
   """
   try:
-    return float(text), None
+    return Threshold(float(text))
   except ValueError:
     record = files.read_json(text)
   threshold, attempts = record.get("threshold"), record.get("attempts")
+  models = record.get("models")
   if not (
     isinstance(threshold, float | int)
     and isinstance(attempts, int)
+    and isinstance(models, Mapping | None)
     and checks.is_a(threshold, float)
   ):
     raise errors.InputError(
       f"{text}: holds no threshold; give a number, or a file that `prm-jax"
       " verify choose` wrote"
     )
-  return float(threshold), int(attempts)
+  return Threshold(float(threshold), int(attempts), models)
 
 
 def _samples(
-  path: files.PathLike, field: str, *, needs_answer: bool = False
+  path: files.PathLike,
+  found: Sequence[schema.Solution],
+  field: str,
+  *,
+  needs_answer: bool = False,
 ) -> tuple[list[list[float]], list[list[bool]]]:
   """Returns a field of each problem's samples, and whether each is right.
 
@@ -198,7 +288,7 @@ def _samples(
   """
   values: list[list[float]] = []
   right: list[list[bool]] = []
-  for s in read_results(path):
+  for s in found:
     nodes, rounds = s.extra["tree"]["nodes"], s.extra["tree"]["rounds"]
     # The first round draws, the second has the candidates.
     if len(rounds) != 2 or any(node["parent"] for node in nodes):

@@ -317,6 +317,45 @@ def test_a_threshold_is_chosen_and_kept_to(testbed, problems, tmp_path, capsys):
   assert f"right among those verified: {len(accepted)} of" in text
 
 
+def test_a_threshold_is_refused_by_other_models_than_chose_it(
+  testbed, problems, tmp_path, capsys
+):
+  samples, chosen = tmp_path / "samples.jsonl", tmp_path / "chosen.json"
+  assert _search("best_of_n", problems, samples, "--seed=3") == 0
+
+  def choose():
+    words = ("--precision=0.5", "--attempts=2", f"--output={chosen}")
+    return main.main(["verify", "choose", f"--input={samples}", *words])
+
+  run = [
+    *("verify", "run", f"--scorer={EXACT}", "--fresh", f"--input={problems}"),
+    *(f"--threshold={chosen}", f"--output={tmp_path / 'verified.jsonl'}"),
+  ]
+  assert choose() == 0
+  capsys.readouterr()
+  assert main.main([*run, "--policy=weak"]) == 1
+  error = capsys.readouterr().err
+  assert "policy.policy was 'strong' and is 'weak'; choose it again" in error
+  number = error.strip().rpartition(" ")[2]
+  assert main.main([*run, "--policy=weak", number]) == 0
+  assert main.main([*run, "--policy=strong"]) == 0  # of another seed
+  # Without the journal the types are known.
+  pathlib.Path(f"{samples}.journal").unlink()
+  rows = _records(samples)
+  for row in rows:
+    row["bill"]["compute_dtype"]["policy"] = "bfloat16"
+  samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  assert choose() == 0
+  capsys.readouterr()
+  assert main.main([*run, "--policy=weak"]) == 1
+  error = capsys.readouterr().err
+  assert "--dtype of policy was 'bfloat16' and is not given; choose" in error
+  rows[0]["bill"]["compute_dtype"]["policy"] = "float32"
+  samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  assert choose() == 1
+  assert "computed in different types" in capsys.readouterr().err
+
+
 def test_a_precision_that_nothing_reaches_is_refused(
   testbed, problems, tmp_path, capsys
 ):
