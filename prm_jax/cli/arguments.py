@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
+import difflib
 import gc
 import importlib
 import logging
@@ -63,6 +64,19 @@ class Parser(argparse.ArgumentParser):
   def error(self, message: str) -> Any:
     raise errors.InputError(f"{message}; see {self.prog} --help")
 
+  def refuse(self, unknown: Sequence[str]) -> None:
+    """Refuses words that are no arguments of the command.
+
+    Args:
+      unknown: The words.
+    """
+    word = unknown[0].partition("=")[0]
+    names = [f"--{name}" for name in sorted(self.flags())]
+    near = [x for x in names if word.startswith("--") and x.startswith(word)]
+    near = near or difflib.get_close_matches(word, names, 1)
+    hint = f"; did you mean {' or '.join(near[:3])}?" if near else ""
+    self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+
   def add_commands(self, metavar: str, *, required: bool = True) -> None:
     """Makes this the parser of several commands; see add_command."""
     self._commands = self.add_subparsers(metavar=metavar, required=required)
@@ -87,10 +101,14 @@ class Parser(argparse.ArgumentParser):
         writes an --output.
       compiles: Whether the programs that it compiles are kept on disk.
     """
-    command = self._commands.add_parser(name, help=text, description=text)
+    # A part of an option's name would be another one when one is added.
+    command = self._commands.add_parser(
+      name, help=text, description=text, allow_abbrev=False
+    )
     command.set_defaults(
       run=run and _lazily(run, compiles), command=name, is_printed=is_printed
     )
+    command.set_defaults(refuse=command.refuse)
     command.add_switch("--debug", "show a traceback if an error occurs")
     return command
 
@@ -194,25 +212,27 @@ class Parser(argparse.ArgumentParser):
     self.add_option(
       "--temperature",
       "the temperature of sampling; 0 always takes the most likely token"
-      " (default: 1)",
+      " (default: what a checkpoint folder's generation_config.json said when it"
+      " was imported, else 1)",
       type=number,
     )
     self.add_natural(
       "--top_k",
       "sample only from this many most likely tokens; 0 keeps all tokens"
-      " (default: 0)",
+      " (default: as that of --temperature, else 0)",
     )
     self.add_option(
       "--top_p",
       "sample only from the most likely tokens that together have this"
       " probability, above 0 and at most 1, among those that --top_k keeps; 1"
-      " keeps all tokens (default: 1)",
+      " keeps all tokens (default: as that of --temperature, else 1)",
       type=number,
     )
     self.add_option(
       "--min_p",
       "sample only tokens that have at least this share, 0 to 1, of the most"
-      " likely token's probability; 0 keeps all tokens (default: 0)",
+      " likely token's probability; 0 keeps all tokens (default: as that of"
+      " --temperature, else 0)",
       type=number,
     )
     self.add_option(

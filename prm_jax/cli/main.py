@@ -108,7 +108,9 @@ def _run(
   if _asks_for_config_help(argv):
     _print_config(argv, overrides)
     return
-  parsed = parser.parse_args(argv)
+  parsed, unknown = parser.parse_known_args(argv)
+  if unknown:
+    parsed.refuse(unknown)
   if overrides and not hasattr(parsed, "config"):
     raise errors.InputError(
       f"--config.{overrides[0]}: {parsed.command} takes no config"
@@ -164,12 +166,13 @@ def _split_overrides(argv: list[str]) -> tuple[list[str], list[str]]:
 def _parser() -> arguments.Parser:
   parser = arguments.Parser(
     prog="prm-jax",
+    allow_abbrev=False,
     description="Process supervision in JAX: train, use and evaluate process"
     " and outcome reward models.",
   )
   parser.add_switch("--version", "print the version and exit")
   parser.set_defaults(run=lambda args: _version(args, parser))
-  parser.set_defaults(command="prm-jax", is_printed=True)
+  parser.set_defaults(command="prm-jax", is_printed=True, refuse=parser.refuse)
   parser.add_commands("COMMAND", required=False)
   for add in (
     command_arguments.add_training,

@@ -31,6 +31,33 @@ def test_every_flag_of_a_command_has_a_help_of_a_whole_phrase(name):
     assert words[0] not in ("...", "of", "that", "its"), action.help
 
 
+@pytest.mark.parametrize(
+  ("words", "hint"),
+  [
+    (
+      ["search", "best_of_n", "--n=3"],
+      "; did you mean --no_log_probs or --num?; see",
+    ),
+    (["sample", "--temprature=2"], "; did you mean --temperature?; see"),
+    (["sample", "--zzzz"], "unrecognized arguments: --zzzz; see"),
+    (["label", "judge", "more"], "unrecognized arguments: more; see"),
+  ],
+)
+def test_a_part_of_an_options_name_is_none_and_a_hint_names_the_command(
+  words, hint, capsys
+):
+  command = " ".join(words[:-1])
+  of = PARSERS[f"prm-jax {command}"]
+  needed = [
+    f"{x.option_strings[0]}={next(iter(x.choices or '1'))}"
+    for x in of._actions
+    if x.required
+  ]
+  assert main.main([*words, *needed]) == 1
+  error = capsys.readouterr().err
+  assert hint in error and f"see prm-jax {command} --help" in error
+
+
 @pytest.mark.parametrize("name", PARSERS)
 def test_a_help_names_the_default_and_each_choice_can_be_seen(name):
   for action in PARSERS[name]._actions:
