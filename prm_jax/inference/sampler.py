@@ -474,7 +474,8 @@ def of_description(
   """
   if description.program not in programs.POLICIES:
     raise errors.InputError(
-      f"{folder}: holds a {description.program}, which doesn't write;"
+      f"{folder}: holds {programs.with_article(description.program)}, which"
+      " doesn't write;"
       " give the folder of a policy (sft or rl)"
     )
   tokenizer = model_json.read_tokenizer(folder, description)

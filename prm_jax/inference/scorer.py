@@ -542,7 +542,8 @@ def load(
   where = folder / model_json.DESCRIPTION
   if programs.named(description.program, where).scores is None:
     raise errors.InputError(
-      f"{folder}: holds a {description.program} model, which has no scores;"
+      f"{folder}: holds {programs.with_article(description.program)} model,"
+      " which has no scores;"
       " give the folder of an implicit prm, a prm or an orm"
     )
   encoding_config = encoding.saved_encoding(description.encoding, where)

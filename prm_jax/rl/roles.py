@@ -215,7 +215,7 @@ def _folder(text: str, field: str, programs: Sequence[str]) -> pathlib.Path:
   program = model_json.read_description(folder).program
   if program not in programs:
     raise errors.InputError(
-      f"{field}={text}: holds a {program}; expected one of"
+      f"{field}={text}: holds {programs_lib.with_article(program)}; expected one of"
       f" {', '.join(programs)}"
     )
   return folder

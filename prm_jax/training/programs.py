@@ -62,6 +62,11 @@ def named(name: str, where: object) -> program.Kind:
   return KINDS[name]
 
 
+def with_article(name: str) -> str:
+  """Returns "a prm", "an sft": most names are read letter by letter."""
+  return f"{'a' if name.startswith('p') else 'an'} {name}"
+
+
 def name_of(objective: program.Objective) -> str:
   """Returns the name of an objective's program."""
   (name,) = (k for k in SUPERVISED if KINDS[k].objective is type(objective))

@@ -239,7 +239,7 @@ def test_a_role_that_isnt_there_is_refused_in_one_line(tmp_path, monkeypatch):
       r"f\.py:last: f\.py:2: IndexError: tuple index out of range \(tried on a"
       " solution without a step",
     ),
-    (dict(prm="policy"), "prm=policy: holds a sft"),
+    (dict(prm="policy"), "prm=policy: holds an sft"),
   ):
     config = rl_tiny.config(init_from=policy, **fields)
     with pytest.raises(errors.InputError, match=said):
