@@ -227,26 +227,34 @@ def run(
   """
   done, work = 0, Counter(journal.work)
   with preemption.noticed():
-    for whole in batches(solutions, batch_size):
-      # Those of an uninterrupted run, whatever the journal lacks: what a model
-      # computes together changes the last digits.
-      batch = [s for s in whole if s.id not in journal.ids]
-      if not batch:
-        continue
-      preemption.check()
-      labelled, spent = label(batch)
-      _check_labelled(batch, labelled, are_new)
-      value = dict(
-        ids=[s.id for s in batch],
-        work=dict(spent),
-        solutions=[jsonl.record_from_solution(s) for s in labelled],
+    try:
+      for whole in batches(solutions, batch_size):
+        # Those of an uninterrupted run, whatever the journal lacks: what a model
+        # computes together changes the last digits.
+        batch = [s for s in whole if s.id not in journal.ids]
+        if not batch:
+          continue
+        preemption.check()
+        labelled, spent = label(batch)
+        _check_labelled(batch, labelled, are_new)
+        value = dict(
+          ids=[s.id for s in batch],
+          work=dict(spent),
+          solutions=[jsonl.record_from_solution(s) for s in labelled],
+        )
+        text = files.dump_json(value, str(journal.path))
+        line = checked_lines.line_of(text).encode()
+        _write(journal.path, journal.fd, line)
+        done += len(batch)
+        work.update(spent)
+        progress(done, work)
+    except preemption.PreemptedError:
+      _logger.warning(
+        f"{journal.path}: SIGTERM: keeps {len(journal.ids) + done:,} of"
+        f" {len(solutions):,} solutions, those of finished batches; give the"
+        " same command again to do the rest"
       )
-      text = files.dump_json(value, str(journal.path))
-      line = checked_lines.line_of(text).encode()
-      _write(journal.path, journal.fd, line)
-      done += len(batch)
-      work.update(spent)
-      progress(done, work)
+      raise
   return dict(work)
 
 

@@ -23,6 +23,7 @@ from prm_jax.data.formats import jsonl
 from prm_jax.labelling import journal
 from prm_jax.labelling import shards
 from prm_jax.runtime import checked_lines
+from prm_jax.runtime import preemption
 
 # Solutions of a problem are apart from each other, and uneven in number.
 SOLUTIONS = [
@@ -234,6 +235,31 @@ def test_a_torn_last_line_is_cut_off_counted_and_labelled_again(
 
 
 # --- Refused -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num", [0, 2])
+def test_a_terminated_run_says_what_is_kept_and_how_to_go_on(
+  num, tmp_path, caplog
+):
+  output, calls = tmp_path / "out.jsonl", []
+
+  def ended(batch):
+    if len(calls) == num:
+      raise preemption.PreemptedError
+    calls.append(len(batch))
+    return label(batch)
+
+  with (
+    journal.opened(output, SOLUTIONS, CLAIM) as log,
+    pytest.raises(preemption.PreemptedError),
+  ):
+    journal.run(log, SOLUTIONS, ended, batch_size=4)
+  (record,) = caplog.records
+  assert record.getMessage() == (
+    f"{output}.journal: SIGTERM: keeps {sum(calls)} of {len(SOLUTIONS)}"
+    " solutions, those of finished batches; give the same command again to do"
+    " the rest"
+  )
 
 
 def _refused(*words, output, **options):
