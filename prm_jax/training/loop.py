@@ -255,6 +255,12 @@ def fit(
     prepared = _prepare(
       program, checkpoints, mesh, key, init_from, name, donate=donate
     )
+    made = int(prepared.state.step)
+    if made >= config.steps:
+      _logger.info(
+        f"{name}: has made all its {made:,} updates before: nothing is left to"
+        " do; a larger `config.fit.steps` makes more, and `fresh=True` starts over"
+      )
     eval_fn = prepared.evaluate
     if measure is None and eval_fn is not None and eval_batches:
 

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import functools
 import json
+import logging
 import math
 import os
 import pathlib
@@ -673,10 +674,13 @@ def test_a_full_disk_ends_the_run_in_one_line_with_its_own_code(tmp_path):
 # --- A workdir that holds something -----------------------------------------
 
 
-def test_a_finished_run_is_not_trained_again(tmp_path, whole):
+def test_a_finished_run_is_not_trained_again(tmp_path, whole, caplog):
+  caplog.set_level(logging.INFO)
   _fit(tmp_path)
+  assert "nothing is left to do" not in caplog.text
   _assert_same(_fit(tmp_path, _stopping_at(0)), whole[0])
   assert _records(tmp_path) == whole[1]
+  assert "updates before: nothing is left to do" in caplog.text
 
 
 def test_more_steps_go_on_from_the_end(tmp_path):
