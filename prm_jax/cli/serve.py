@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 import os
+import time
 
 from prm_jax import errors
 
@@ -39,19 +40,26 @@ def serve(args: argparse.Namespace) -> None:
       " give --key_variable, or --insecure if the network is closed"
     )
   models = _models(args, limits)
+  num_programs = sum(
+    len(model.programs())
+    for model in models.values()
+    if isinstance(model, models_lib.Model)
+  )
   with server_lib.listen(args.host, args.port) as listening:
     host, port = listening.getsockname()[:2]
     where = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
     print(
       f"{where}: {_shown(models)}, {'with' if keys else 'without'} a key;"
-      " compiling",
+      f" compiling {num_programs:,} programs",
       flush=True,
     )
-    server_lib.run(
-      app_lib.Server(models, limits, keys),
-      listening,
-      lambda: print(f"{where}: ready", flush=True),
-    )
+    start = time.monotonic()
+
+    def print_ready() -> None:
+      took = time.monotonic() - start
+      print(f"{where}: compiled in {took:,.0f} s: ready", flush=True)
+
+    server_lib.run(app_lib.Server(models, limits, keys), listening, print_ready)
   print(f"{where}: ended")
 
 

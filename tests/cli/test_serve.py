@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -55,7 +56,7 @@ def no_server(monkeypatch):
   ("options", "words"),
   [
     (["--checkpoint=nothing"], "no such folder"),
-    (["--checkpoint={policy}"], "sft model, which has no scores"),
+    (["--checkpoint={policy}"], "an sft model, which has no scores"),
     (["--checkpoint={prm},"], "an entry is empty"),
     (["--checkpoint={prm},{prm}"], "two models are named 'prm'"),
     (["--checkpoint={prm}", "--host=0.0.0.0"], "without a key"),
@@ -253,7 +254,9 @@ def test_a_process_answers_with_a_key_and_ends_with_0_at_sigterm(
       out, _ = process.communicate(timeout=60)
     finally:
       process.kill()
-  assert begun.endswith("ready\n")
+  first, second = begun.splitlines()
+  assert re.search(r"; compiling [1-9]\d* programs$", first)
+  assert re.fullmatch(rf"{url}: compiled in \d+ s: ready", second)
   assert row.scores == pytest.approx(expected.scores, abs=1e-5)
   assert process.returncode == 0
   assert out == f"{url}: ended\n"
