@@ -89,6 +89,12 @@ def without_thinking(
       yield start, part
 
 
+def after_thinking(text: str, template: PolicyTemplate) -> str:
+  """Returns what follows the last name around a model's reasoning, or all."""
+  parts = [part for _, part in _split(text, template)]
+  return parts[-1] if parts and parts[-1] not in template.thinking else ""
+
+
 def spans(
   text: str,
   template: PolicyTemplate,

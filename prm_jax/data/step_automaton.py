@@ -110,6 +110,7 @@ def make(
   tokens: token_bytes.TokenBytes,
   steps: segmenters.Segmenter | str | int | None = None,
   stop: Sequence[str] = (),
+  anew: Sequence[int] = (),
 ) -> StepStops:
   """Returns the table of what ends a step, and of stop texts.
 
@@ -118,6 +119,8 @@ def make(
     steps: What ends a step: a segmenter, a text (a separator, after a text that
       isn't blank), an id, or None for nothing.
     stop: Texts that end a solution.
+    anew: Ids after which the text is read as if it began, such as that of
+      `</think>`. A step that has begun before ends there.
 
   Raises:
     InputError: The segmenter looks ahead, a text is empty, or there is no such
@@ -137,6 +140,10 @@ def make(
     own = table[:, kinds[steps]] // EVENTS * EVENTS + STEP
     kinds[steps] = table.shape[1]
     table = np.column_stack([table, own])
+  if anew:
+    own = np.where(_has_begun(automaton), STEP, NONE).astype(table.dtype)
+    kinds[list(anew)] = table.shape[1]
+    table = np.column_stack([table, own])
   return StepStops(automaton, table, kinds)
 
 
@@ -147,6 +154,21 @@ def at_id(separator: int, num_ids: int) -> StepStops:
   """
   nothing = (b"",) * num_ids
   return make(token_bytes.TokenBytes(nothing, nothing), separator)
+
+
+def _has_begun(automaton: Automaton) -> np.ndarray:
+  """Returns in which states a step has begun: more than blanks stand there."""
+  ends = automaton.event == STEP
+  blank = np.zeros(automaton.num_states, bool)
+  if not ends.any():
+    return blank
+  left = [0, *automaton.next[ends].tolist()]
+  while left:
+    state = left.pop()
+    if not blank[state]:
+      blank[state] = True
+      left += automaton.next[state, list(_BLANKS)].tolist()
+  return ~blank
 
 
 # --- Automata ---------------------------------------------------------------

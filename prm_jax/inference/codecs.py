@@ -20,6 +20,7 @@ from prm_jax.data import policy_text
 from prm_jax.data import segmenters
 from prm_jax.data import solution_texts
 from prm_jax.data import step_automaton
+from prm_jax.data import templates
 from prm_jax.data import token_bytes
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.grading import answers
@@ -264,8 +265,7 @@ class TemplateCodec:
 
   def begun(self, prefix: schema.Solution) -> str:
     text = solution_texts.begun(prefix, self.template.separator)
-    parts = policy_text.without_thinking(text, self.template)
-    return "".join(part for _, part in parts)
+    return policy_text.after_thinking(text, self.template)
 
   def stops(self, at_step: bool) -> step_automaton.StepStops | None:
     segmenter = self.template.segmenter if at_step else None
@@ -274,10 +274,15 @@ class TemplateCodec:
     if segmenter is None and not self.template.stop:
       return None
     if at_step not in self._stops:
-      # The names around reasoning are no text of a step.
+      # The names around reasoning are no text of a step, and steps are cut
+      # between them alone.
       tokens = token_bytes.token_bytes(self.tokenizer)
+      names = [
+        templates.control_id(self.template.name, self.tokenizer, name)
+        for name in self.template.thinking
+      ]
       self._stops[at_step] = step_automaton.make(
-        tokens, segmenter, self.template.stop
+        tokens, segmenter, self.template.stop, names
       )
     return self._stops[at_step]
 

@@ -226,6 +226,27 @@ def test_an_id_that_ends_a_step_is_one_state_and_needs_no_bytes():
     step_automaton.at_id(13, 13)
 
 
+@pytest.mark.parametrize("steps", KINDS, ids=lambda x: x.kind)
+@settings(max_examples=25)
+@given(texts=st.lists(BLOCKS | st.text("a \n", max_size=6), max_size=4))
+def test_a_text_begins_anew_after_an_id_that_ends_its_step(steps, texts):
+  of = (*(bytes([i]) for i in range(256)), b"")
+  tokens = token_bytes.TokenBytes(of, of)
+  stop = ("Problem", "\n\nx")
+  stops = step_automaton.make(tokens, steps, stop, [256])
+  ids, expected = [], []
+  for text in texts:
+    parts = [bytes([i]) for i in text.encode()]
+    ids += [*text.encode(), 256]
+    expected += _expected(parts, "", steps, stop)
+    begun = len(segmenters.spans(text, steps)) > _num_closed(text, steps)
+    expected.append(STEP if begun else NONE)
+  assert [e for _, e in _walk(stops, ids)] == expected
+  alone = step_automaton.make(tokens, None, stop, [256])
+  found = [e for (_, e), i in zip(_walk(alone, ids), ids) if i == 256]
+  assert not any(found)
+
+
 def test_further_ids_add_nothing():
   of = (b"a", b"\n\n")
   tokens = token_bytes.TokenBytes(of, of)

@@ -234,6 +234,43 @@ def test_no_step_holds_the_names_around_reasoning():
   assert c.prompt(given_steps).begun.tolist()[: len(ids)] == ids
 
 
+def test_a_device_ends_a_step_with_its_thought_as_the_host_does():
+  """What a thought leaves open, such as a fence, ends with it."""
+  tokenizer = recipes.tokenizer("qwen")
+  names = ("<|im_start|>", "<extra_0>")
+  template = dataclasses.replace(codec("qwen").template, thinking=names)
+  c = codecs.of(template, tokenizer)
+  opens, closes = map(tokenizer.control, names)
+  thought = [opens, *_ids(c, "hm\n\n```\nx = 1\n"), closes]
+  answer = _ids(c, "\n\nSo it is 7.\n\nDone.")
+  stops = c.stops(True)
+
+  def ends(ids, begun):
+    """Returns where the device ends steps, from a prefix's state."""
+    state, found = stops.state_after(begun), []
+    for k, token in enumerate(ids):
+      state, event = stops.entry(state, token)
+      found += [k] * (event == step_automaton.STEP)
+    return found
+
+  ids = thought + answer
+  host = [
+    k
+    for k in range(1, len(ids))
+    if len(_written(c, [*ids[:k], *_ids(c, "x")]).steps)
+    < len(_written(c, [*ids[: k + 1], *_ids(c, "x")]).steps)
+    or ids[k] == closes
+  ]
+  assert ends(ids, "") == host and len(host) == 3
+  whole = _written(c, thought)
+  prefix = dataclasses.replace(START, steps=whole.steps, extra=whole.extra)
+  prefix = dataclasses.replace(
+    prefix, raw_text=whole.raw_text, spans=whole.spans
+  )
+  after = ends(answer, c.begun(prefix))
+  assert [k + len(thought) for k in after] == host[2:]
+
+
 def test_a_thought_that_the_opening_began_is_told_until_it_ends():
   template = codec("qwen").template
   for after, told in ((("text", "<think>\n"),), (True, False)), ((), ()):
