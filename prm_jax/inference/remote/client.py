@@ -121,7 +121,8 @@ class Client:
     prefix's text with the new text, spans are the places of the steps in it.
     extra gets stopped, ended, num_tokens (as the server counts them),
     log_prob_mean and log_prob_min in nats (None if the server doesn't return
-    them), and `text`, the new text unchanged.
+    them), and `text`, the new text unchanged. These are of all that was
+    written, also of a completion of which only the first step is kept.
 
     Args:
       prefixes: Unfinished solutions. One with raw_text and spans is continued
