@@ -100,11 +100,6 @@ class StepStops:
     new = np.full(missing, table.shape[1] - 1, self.kinds.dtype)
     return Table(table, np.concatenate([self.kinds, new]))
 
-  def padded(self, num_ids: int = 0) -> UInt[np.ndarray, "states V"]:
-    """Returns the entries of at least `num_ids` ids, id by id."""
-    table, kinds = self.for_ids(num_ids)
-    return np.asarray(table)[:, kinds]
-
 
 def make(
   tokens: token_bytes.TokenBytes,
