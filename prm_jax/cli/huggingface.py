@@ -56,8 +56,7 @@ def import_model(args: argparse.Namespace) -> None:
   kind = "a policy, or what a training run starts from"
   if described.program not in programs.POLICIES:
     name = "native" if template is None else template["name"]
-    article = "an" if described.program[0] in "aeio" else "a"
-    kind = f"{article} {described.program}, read as {name}"
+    kind = f"{programs.with_article(described.program)}, read as {name}"
   elif template is not None:
     kind = f"a policy, {_prompted(template)}"
   print(f"{args.to}: {imported.family}, {kind}")

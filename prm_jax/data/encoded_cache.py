@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-import importlib.metadata
 import json
 import logging
 import os
@@ -92,17 +91,6 @@ def opened(environment: Mapping[str, str] = os.environ) -> Cache | None:
 def folder_of(environment: Mapping[str, str] = os.environ) -> pathlib.Path:
   """Returns the folder of encoded data."""
   return user_cache.folder_of(environment) / "encoded"
-
-
-def libraries() -> dict[str, str]:
-  """Returns the versions of what encodes: a new one may have other ids."""
-  versions = {}
-  for name in ("tokenizers", "sentencepiece"):
-    try:
-      versions[name] = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-      versions[name] = ""
-  return versions
 
 
 def kept(

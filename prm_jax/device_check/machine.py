@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import functools
-import importlib.metadata
 import platform
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from prm_jax.device_check import results
 from prm_jax.device_check import timing
 from prm_jax.models import matmul as matmul_lib
 from prm_jax.models import sharding
+from prm_jax.runtime import environment
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 _ROUNDS = 5
@@ -33,15 +33,8 @@ def facts() -> dict[str, Any]:
     backend=" ".join(device.client.platform_version.split()),
     system=f"{platform.system()} {platform.machine()}",
     python=platform.python_version(),
-    packages={name: _version(name) for name in PACKAGES},
+    packages={name: environment.version_of(name) for name in PACKAGES},
   )
-
-
-def _version(package: str) -> str:
-  try:
-    return importlib.metadata.version(package)
-  except importlib.metadata.PackageNotFoundError:
-    return "missing"
 
 
 def memory(device: Any) -> int | None:

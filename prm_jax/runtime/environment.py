@@ -64,12 +64,15 @@ def versions() -> dict[str, str]:
     "python": platform.python_version(),
     "prm_jax": prm_jax.__version__,
   }
-  for name in PACKAGES:
-    try:
-      installed[name] = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-      installed[name] = "missing"
-  return installed
+  return installed | {name: version_of(name) for name in PACKAGES}
+
+
+def version_of(package: str) -> str:
+  """Returns the version of an installed package, or "missing"."""
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return "missing"
 
 
 def revision() -> str:

@@ -29,6 +29,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import sharding
 from prm_jax.runtime import checks
 from prm_jax.runtime import distributed
+from prm_jax.runtime import environment
 from prm_jax.runtime import progress
 from prm_jax.training import program as program_lib
 from prm_jax.training import programs
@@ -226,7 +227,11 @@ def _decides_examples(
     encoding=dataclasses.asdict(encoding_config),
     share_prefixes=share_prefixes,
     tokenizer=saved_tokenizer,
-    libraries=encoded_cache.libraries(),
+    # A new version may have other ids.
+    libraries={
+      name: environment.version_of(name)
+      for name in ("tokenizers", "sentencepiece")
+    },
   )
 
 
