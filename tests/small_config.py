@@ -1,6 +1,8 @@
-"""The config file of a small run, for tests that give it to commands."""
+"""A small run's config file, for tests of commands, and a small model."""
 
 from typing import Any
+
+from prm_jax.models import config as model_config
 
 
 def text(
@@ -45,6 +47,19 @@ def get_config():
   c.fit = {_group(dict(fit, tensorboard=False))}
   return c
 """
+
+
+def model(vocab_size: int) -> model_config.ModelConfig:
+  """Returns a model of one layer and one head."""
+  return model_config.ModelConfig(
+    vocab_size=vocab_size,
+    d_model=8,
+    num_layers=1,
+    num_heads=1,
+    num_kv_heads=1,
+    head_dim=8,
+    d_ff=8,
+  )
 
 
 def _group(fields: dict[str, Any]) -> str:

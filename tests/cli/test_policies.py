@@ -7,6 +7,7 @@ import threading
 
 import command_options
 import pytest
+import small_config
 import stub_server
 
 from prm_jax import schema
@@ -18,7 +19,6 @@ from prm_jax.data import tokenizer
 from prm_jax.data.formats import jsonl
 from prm_jax.inference import remote
 from prm_jax.inference import sampler
-from prm_jax.models import config as model_config
 
 COMMANDS = ("sample", "label monte_carlo", "label omega_prm", "label judge")
 # Fields that have an option of another name.
@@ -308,15 +308,7 @@ def test_a_chat_model_without_a_temperature_is_never_sampled_in_silence(
 ):
   required = ["--input=a", "--output=b", "--policy=chat"]
   args = _parser(command).parse_args([*required, *words])
-  model = model_config.ModelConfig(
-    vocab_size=300,
-    d_model=8,
-    num_layers=1,
-    num_heads=1,
-    num_kv_heads=1,
-    head_dim=8,
-    d_ff=8,
-  )
+  model = small_config.model(300)
   policy = sampler.Sampler(
     model, {}, tokenizer.Bytes(), template=template, defaults=defaults
   )

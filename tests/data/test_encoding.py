@@ -10,12 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+import small_config
 
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.inference import scorer
-from prm_jax.models import config as model_config
 
 EVERY = pytest.mark.parametrize("name", hostile_text.TOKENIZERS)
 PLACES = st.sampled_from(encoding.SCORE_POSITIONS)
@@ -136,15 +136,7 @@ def _scored(
   solution, tokenizer, encoding_config
 ) -> tuple[list[int], list[int]]:
   """Returns the ids that the scorer looks at and the positions it reads."""
-  model = model_config.ModelConfig(
-    vocab_size=tokenizer.vocab_size,
-    d_model=8,
-    num_layers=1,
-    num_heads=1,
-    num_kv_heads=1,
-    head_dim=8,
-    d_ff=8,
-  )
+  model = small_config.model(tokenizer.vocab_size)
   judge = scorer.Scorer("prm", model, None, tokenizer, encoding_config)
   batches = []
 

@@ -396,38 +396,22 @@ def test_other_solutions_are_read_as_the_chat_template_writes_them(
 
 
 @pytest.mark.parametrize(
-  ("content", "word"),
+  ("content", "words"),
   [
-    ("m.content | replace('[calc]', '')", "[calc]"),
-    ("m.content | replace(' so\\n\\nthen ', ' ')", "so\n\nthen"),
-    ("(m.content[2:] if m.content.startswith('$$') else m.content)", "$$"),
-    ("(m.content[:-1] if m.content.endswith('##') else m.content)", "##"),
+    ("m.content | replace('[calc]', '')", ("[calc]",)),
+    ("m.content | replace(' so\\n\\nthen ', ' ')", ("so\n\nthen",)),
+    ("(m.content[2:] if m.content.startswith('$$') else m.content)", ("$$",)),
+    ("(m.content[:-1] if m.content.endswith('##') else m.content)", ("##",)),
     (
       "('' if m.content.startswith('<calc>') and m.content.endswith('</calc>')"
       " else m.content)",
-      "<calc>",
+      ("<calc>",),
     ),
     (
       "(raise_exception('no') if m.role == 'user' and '[x]' in m.content else"
       " m.content)",
-      "[x]",
+      ("[x]",),
     ),
-  ],
-)
-def test_any_word_that_a_chat_template_looks_for_is_refused(
-  content, word, tmp_path
-):
-  chat = policy_folders.QWEN3.replace("m.content", content)
-  theirs = _theirs(tmp_path / "hf", chat=chat)
-  template = outcome_chat.template(
-    theirs, tokenizer_lib.from_folder(theirs), pad=None
-  )
-  assert template.refuses == (word,)
-
-
-@pytest.mark.parametrize(
-  ("content", "words"),
-  [
     ("m.content | replace('\\n\\n\\n', '\\n\\n')", ("\n\n\n",)),
     (
       "('' if 'so it is' in m.content.lower() else m.content)",
@@ -439,7 +423,7 @@ def test_any_word_that_a_chat_template_looks_for_is_refused(
     ),
   ],
 )
-def test_white_space_and_words_in_any_case_are_looked_for_too(
+def test_any_text_that_a_chat_template_looks_for_is_refused(
   content, words, tmp_path
 ):
   chat = policy_folders.QWEN3.replace("m.content", content)

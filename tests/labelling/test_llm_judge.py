@@ -11,6 +11,7 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 import pytest
+import small_config
 
 from prm_jax import errors as errors_lib
 from prm_jax import schema
@@ -18,7 +19,6 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import sampler
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import llm_judge
-from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.testbed import arithmetic
 from prm_jax.testbed import judge as testbed_judge
@@ -351,15 +351,7 @@ def policy():
     96,
     model_type="word",
   )
-  config = model_config.ModelConfig(
-    vocab_size=words.vocab_size,
-    d_model=8,
-    num_layers=1,
-    num_heads=1,
-    num_kv_heads=1,
-    head_dim=8,
-    d_ff=8,
-  )
+  config = small_config.model(words.vocab_size)
   random = np.random.default_rng(0)
   shapes = jax.eval_shape(
     lambda: meta.unbox(transformer.init(jax.random.key(0), config, ("lm",)))
