@@ -13,6 +13,7 @@ from prm_jax import schema
 from prm_jax.evaluation import acceptance
 from prm_jax.evaluation import search_curves
 from prm_jax.labelling import journal
+from prm_jax.labelling import journal_head
 from prm_jax.reports import search_plot
 from prm_jax.runtime import checks
 from prm_jax.runtime import environment
@@ -238,7 +239,9 @@ def check_models(
     print(f"{path}: it isn't known with which models it was chosen")
   before = threshold.models or {}
   known = claim if "aggregate" in before else None
-  different = before and journal.differences(before, models_of(types, known))
+  different = before and journal_head.differences(
+    before, models_of(types, known)
+  )
   if different:
     raise errors.InputError(
       f"--threshold={path}: was chosen with other models: {'; '.join(different)};"

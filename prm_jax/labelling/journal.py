@@ -20,16 +20,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import hashlib
-import json
 import logging
 import os
 import pathlib
-import reprlib
 from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import jsonl
+from prm_jax.labelling import journal_head
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
@@ -46,7 +45,6 @@ Label = Callable[
   tuple[Sequence[schema.Solution], Mapping[str, int]],
 ]
 
-_HEAD = b'{"prm_jax_journal": 1, '
 _BATCH = ("ids", "work", "solutions")
 
 
@@ -100,9 +98,9 @@ def check(
   # What is no file is refused when it is opened.
   if not path.is_file():
     return
-  known = dict(depends_on) | _fingerprint(solutions)
+  known = dict(depends_on) | journal_head.fingerprint(solutions)
   with _locked(path) as fd:
-    _check_head(path, fd, known, fresh=False, partly=True)
+    journal_head.check(path, _lines(path, fd), known, partly=True)
 
 
 def claim_of(output: files.PathLike) -> dict[str, Any] | None:
@@ -115,9 +113,7 @@ def claim_of(output: files.PathLike) -> dict[str, Any] | None:
   if not path.is_file():
     return None
   with open(path, "rb") as f:
-    head = next(checked_lines.scan(_lines(path, f.fileno())), None)
-  claim = ((head and head.record) or {}).get("depends_on")
-  return claim if isinstance(claim, dict) else None
+    return journal_head.read(_lines(path, f.fileno()))
 
 
 @contextlib.contextmanager
@@ -143,7 +139,7 @@ def opened(
       journal.
   """
   path = path_of(output)
-  depends_on = dict(depends_on) | _fingerprint(solutions)
+  depends_on = dict(depends_on) | journal_head.fingerprint(solutions)
   if not fresh and os.path.exists(output) and not path.exists():
     raise errors.InputError(
       f"{output}: is there already, without a journal to resume; give"
@@ -156,7 +152,7 @@ def opened(
       f"{output}: two solutions have the id {twice!r}; give each its own"
     )
   with _locked(path) as fd:
-    _check_head(path, fd, depends_on, fresh)
+    journal_head.check(path, _lines(path, fd), depends_on, fresh=fresh)
     if fresh:
       os.ftruncate(fd, 0)
     ids, work, end, damaged = _scan(path, fd, known)
@@ -173,8 +169,7 @@ def opened(
         " what these lines held is done again"
       )
     if end == 0:
-      head = _HEAD.decode() + json.dumps(dict(depends_on=depends_on))[1:]
-      _write(path, fd, checked_lines.line_of(head).encode())
+      _write(path, fd, journal_head.line_of(depends_on).encode())
       _sync_folder(path.parent)
     yield Journal(path, fd, ids, work, torn_bytes, damaged)
 
@@ -424,106 +419,3 @@ def _scan(
 
 
 # --- The head ---------------------------------------------------------------
-
-
-def _fingerprint(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
-  """Returns what a journal keeps of its input: all of it, as a digest."""
-  digest = hashlib.sha256()
-  for s in solutions:
-    record = jsonl.record_from_solution(s)
-    digest.update(json.dumps(record, sort_keys=True).encode() + b"\n")
-  return dict(solutions=len(solutions), input=f"sha256:{digest.hexdigest()}")
-
-
-def _check_head(
-  path: pathlib.Path,
-  fd: int,
-  depends_on: Mapping[str, Any],
-  fresh: bool,
-  *,
-  partly: bool = False,
-) -> None:
-  """Refuses a file that isn't a journal, or one that depends on other things.
-
-  Args:
-    path: The file.
-    fd: Its descriptor.
-    depends_on: What the labels depend on.
-    fresh: Whether only a file that isn't a journal is refused.
-    partly: Whether only the fields of depends_on are compared.
-
-  Raises:
-    InputError: See above.
-  """
-  head = next(checked_lines.scan(_lines(path, fd)), None)
-  if head is None:
-    return
-  # A process that was killed while it wrote the head left a part of it.
-  torn = not head.content.endswith(b"\n")
-  if torn and _HEAD.startswith(head.content[: len(_HEAD)]):
-    return
-  if not head.content.startswith(_HEAD):
-    raise errors.InputError(
-      f"{path}: isn't a journal of ours; give another `output`"
-    )
-  if fresh:
-    return
-  saved = (head.record or {}).get("depends_on")
-  if not isinstance(saved, dict):
-    raise errors.InputError(
-      f"{path}:1: damaged, so it isn't known what it depends on; put a"
-      " copy in its place, or give `fresh=True` to start over"
-    )
-  # As it reads back from the file.
-  now = json.loads(json.dumps(depends_on))
-  if different := differences(saved, now, partly=partly):
-    raise errors.InputError(
-      f"{path}: holds another run's results: {'; '.join(different)}; give the"
-      " same again, another `output`, or `fresh=True` to start over"
-    )
-
-
-def differences(
-  before: Mapping[str, Any], now: Mapping[str, Any], *, partly: bool = False
-) -> list[str]:
-  """Returns in words how what two runs depend on differs.
-
-  Args:
-    before: What the one depends on.
-    now: What the other one depends on.
-    partly: Whether only the fields of `now` are compared.
-  """
-  old, new = dict(_flat(before)), dict(_flat(now))
-  return [
-    f"{_option(name)} was {_short(old.get(name))} and is"
-    f" {_short(new.get(name))}"
-    for name in (new if partly else old | new)
-    if old.get(name) != new.get(name)
-  ]
-
-
-def _option(name: str) -> str:
-  """Returns a field's name, or that of the option that it came from."""
-  *of, last = name.split(".")
-  if last != "compute_dtype":
-    return name
-  return f"`dtype` of {'.'.join(of)}" if of else "`dtype`"
-
-
-def _flat(
-  record: Mapping[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, Any]]:
-  """Yields the fields of a record and of those in it, as "policy.seed"."""
-  for name, value in record.items():
-    if isinstance(value, Mapping):
-      yield from _flat(value, f"{prefix}{name}.")
-    else:
-      yield f"{prefix}{name}", value
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = 32
-
-
-def _short(value: Any) -> str:
-  return "not given" if value is None else _SHORT.repr(value)
