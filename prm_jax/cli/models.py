@@ -45,20 +45,20 @@ def asked(name: str, how: model_arguments.Models) -> dict[str, Any]:
   return dict(compute_dtype=None if how.dtype == own else how.dtype)
 
 
-def depends_on(role: str, name: str, loaded: sampler.Sampler) -> dict[str, Any]:
+def depends_on(
+  role: str, name: str, how: model_arguments.Models, loaded: sampler.Sampler
+) -> dict[str, Any]:
   """Returns what a policy's texts and likelihoods depend on, as plain data.
 
   Args:
     role: What the policy is here.
     name: Its folder.
+    how: How it was loaded.
     loaded: The policy.
   """
   folder = files.local_path(name)
-  record = {role: model_json.fingerprint(folder, loaded.params)}
-  computed = loaded.config.compute_dtype
-  if computed != model_json.read_description(folder).model.compute_dtype:
-    record["compute_dtype"] = computed
-  return record
+  known = {k: x for k, x in asked(name, how).items() if x is not None}
+  return {role: model_json.fingerprint(folder, loaded.params)} | known
 
 
 def scorer(

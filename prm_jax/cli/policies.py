@@ -241,9 +241,10 @@ def _loaded(
   args: argparse.Namespace,
 ) -> tuple[sampler.Sampler, sampler.Sampling, dict[str, Any]]:
   """Returns a folder's policy, how it samples, and what that depends on."""
-  loaded = models.policy(args.policy, model_arguments.of(args))
+  how = model_arguments.of(args)
+  loaded = models.policy(args.policy, how)
   sampling = sampling_of(loaded, args)
-  depends_on = models.depends_on("policy", args.policy, loaded)
+  depends_on = models.depends_on("policy", args.policy, how, loaded)
   return loaded, sampling, depends_on | sampling.record() | dict(seed=args.seed)
 
 

@@ -281,7 +281,7 @@ def _verifier(
     latest = dataclasses.replace(model_arguments.of(args), step=None)
     large = models_lib.policy(args.scorer, latest)
     verifier = chunks.of_policy(large, guidance=args.guidance)
-    return verifier, models_lib.depends_on("guide", args.scorer, large)
+    return verifier, models_lib.depends_on("guide", args.scorer, latest, large)
   loaded = models_lib.score(args.scorer, model_arguments.of(args))
   aggregate = args.aggregate or ("last" if args.kind in _BY_STEP else None)
   if loaded.scorer is None:

@@ -196,7 +196,7 @@ def test_an_own_type_depends_on_nothing_more_and_another_one_does(folder):
   for dtype in (None, "bfloat16", "float32"):
     how = model_arguments.Models(dtype=dtype)
     loaded = models.policy(policy, how)
-    writes.append(models.depends_on("policy", policy, loaded))
+    writes.append(models.depends_on("policy", policy, how, loaded))
     scores.append(models.score(prm, how).identity)
   for found in (writes, scores):
     assert found[0] == found[1]
