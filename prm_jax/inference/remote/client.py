@@ -12,8 +12,6 @@ import dataclasses
 import hashlib
 import json
 import random as random_lib
-import reprlib
-import threading
 import time
 from typing import Any, TypeVar
 
@@ -22,13 +20,11 @@ from prm_jax import schema
 from prm_jax.data import solution_texts
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler as sampler_lib
-from prm_jax.inference.remote import connection
+from prm_jax.inference.remote import asking
 from prm_jax.inference.remote import endpoint as endpoint_lib
-from prm_jax.inference.remote import journal as reply_journal
 from prm_jax.inference.remote import parts
 from prm_jax.inference.remote import replies
 from prm_jax.inference.remote import texts
-from prm_jax.inference.remote import workers
 from prm_jax.runtime import files
 
 Record = dict[str, Any]
@@ -72,24 +68,12 @@ class Client:
     """
     self.endpoint, self.template = endpoint, template
     self._counts: Counter[str] = Counter()
-    self._stop = threading.Event()
-    self._connection = connection.Connection(
-      endpoint,
-      self._stop,
-      route="chat/completions" if endpoint.chat else "completions",
-      sleep=self._stop.wait if sleep is None else sleep,
-      random=random,
-    )
-    self._journal = None
-    if journal is not None:
-      self._journal = reply_journal.Journal(journal, clock)
-      self._counts["torn_lines"] = self._journal.torn_lines
-      self._counts["damaged_lines"] = self._journal.damaged_lines
+    self._asker = asking.Asker(endpoint, journal, clock, sleep, random)
 
   @property
   def counts(self) -> Counter[str]:
     """Returns what was counted so far."""
-    return self._counts + self._connection.counts
+    return self._counts + self._asker.counts
 
   def __enter__(self) -> Client:
     return self
@@ -99,10 +83,7 @@ class Client:
 
   def close(self) -> None:
     """Closes the connections and the journal."""
-    self._stop.set()
-    self._connection.close()
-    if self._journal is not None:
-      self._journal.close()
+    self._asker.close()
 
   def generate(
     self,
@@ -311,7 +292,7 @@ class Client:
       return replies.log_prob(reply, option, self.endpoint.url)
 
     pairs = [(p, option) for p in prefixes for option in options]
-    records = self._ask_all(prefixes, pairs, request, read, progress)
+    records = self._asker.ask_all(prefixes, pairs, request, read, progress)
     self._counts["weighed"] += len(records)
     self._counts["prompt_tokens"] += sum(x["prompt_tokens"] for x in records)
     rest = iter(records)
@@ -372,7 +353,7 @@ class Client:
     def ask(items: Sequence[tuple[Asked, Any]], is_first: bool) -> list[Record]:
       self._counts["continued"] += 0 if is_first else len(items)
       tell = progress if is_first else _tell_nothing
-      return self._ask_all(asked, items, request, read, tell)
+      return self._asker.ask_all(asked, items, request, read, tell)
 
     completions = parts.completed(samples, ask, whole)
     for completion in completions:
@@ -391,57 +372,6 @@ class Client:
       without_log_probs=completion["log_prob_mean"] is None,
     )
 
-  def _ask_all(
-    self,
-    prefixes: Sequence[Asked],
-    items: Sequence[tuple[Asked, Any]],
-    request: Callable[[Asked, Any], Record],
-    read: Callable[[Record, Record, Any], Record],
-    progress: Callable[[int], None],
-  ) -> list[Record]:
-    """Returns what was read for each item, from the journal or the endpoint."""
-    for prefix_id, times in Counter(p.id for p in prefixes).items():
-      if times > 1:
-        raise errors.InputError(
-          f"prefix {prefix_id!r} is asked for {times} times in one call; give"
-          " each an id of its own"
-        )
-    keys = [
-      _digest(p.id, parts.name_of(tag), request(p, tag)) for p, tag in items
-    ]
-    records: list[Record | None] = [None] * len(items)
-    if self._journal is not None:
-      records = [self._journal.get(key) for key in keys]
-    missing = [i for i, record in enumerate(records) if record is None]
-    done = len(items) - len(missing)
-    self._counts["from_journal"] += done
-    progress(done)
-
-    def work(i: int) -> Record:
-      prefix, tag = items[i]
-      body = request(prefix, tag)
-      return self._connection.ask(
-        body,
-        lambda reply: read(reply, body, tag),
-        f"prefix {reprlib.repr(prefix.id)}",
-      )
-
-    def settle(i: int, record: Record) -> None:
-      nonlocal done
-      if self._journal is not None:
-        who = dict(id=items[i][0].id, of=parts.name_of(items[i][1]))
-        self._journal.put(
-          keys[i], who | dict(model=self.endpoint.model), record
-        )
-      records[i], done = record, done + 1
-      progress(done)
-
-    self._stop.clear()
-    workers.each(missing, work, settle, self.endpoint.concurrency, self._stop)
-    if self._journal is not None:
-      self._journal.sync()
-    return [record for record in records if record is not None]
-
 
 def _tell_nothing(_: int) -> None:
   """Is called with the number of continued completions."""
@@ -452,9 +382,3 @@ def _seed(seed: int, prefix_id: str, *numbers: int) -> int:
   text = json.dumps([seed, prefix_id, *numbers])
   digest = hashlib.sha256(text.encode()).digest()
   return int.from_bytes(digest[:4], "big") >> 1
-
-
-def _digest(prefix_id: str, tag: Any, body: Record) -> str:
-  """Returns a request's key in the journal; `body` is all that is asked for."""
-  text = json.dumps([1, prefix_id, tag, body], sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()[:32]
