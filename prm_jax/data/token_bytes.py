@@ -193,15 +193,22 @@ def _hugging_face(tokenizer: tokenizer_lib.HuggingFace) -> _Raw:
   added = processor.get_added_tokens_decoder().values()
   special = {token.content for token in added if token.special}
   of, first = [b""] * tokenizer.text_ids, [b""] * tokenizer.text_ids
+  # Most decoders don't ask whether a token is the first.
+  alike = all(step in _ALIKE for step in steps)
   for token, i in processor.get_vocab(with_added_tokens=True).items():
     if i in tokenizer.controls or token in special:
       continue
-    for out, is_first in ((of, False), (first, True)):
-      value: str | bytes = token
-      for step in steps:
-        value = step(value, is_first)
-      out[i] = value.encode() if isinstance(value, str) else value
+    of[i] = _decoded(token, steps, False)
+    first[i] = of[i] if alike else _decoded(token, steps, True)
   return of, first, False
+
+
+def _decoded(token: str, steps: Sequence[_Step], is_first: bool) -> bytes:
+  """Returns the bytes that a decoder's steps make of a token."""
+  value: str | bytes = token
+  for step in steps:
+    value = step(value, is_first)
+  return value.encode() if isinstance(value, str) else value
 
 
 def _decoder_steps(record: Mapping[str, Any] | None, path: Any) -> list[_Step]:
@@ -238,7 +245,7 @@ def _decoder_step(part: Mapping[str, Any], joined: bool) -> _Step | None:
   """
   match part:
     case {"type": "Fuse"}:
-      return lambda x, first: x
+      return _as_it_is
     case {"type": "Strip", "content": " ", "start": 1, "stop": 0} if joined:
       return lambda x, first: _stripped(x) if first else x
     case _ if joined:
@@ -254,6 +261,11 @@ def _decoder_step(part: Mapping[str, Any], joined: bool) -> _Step | None:
     case {"type": "ByteFallback"}:
       return _by_byte_fallback
   return None
+
+
+def _as_it_is(token: str | bytes, first: bool) -> str | bytes:
+  del first
+  return token
 
 
 def _replaced(token: str | bytes, old: str, new: str) -> str | bytes:
@@ -274,21 +286,24 @@ def _by_byte_fallback(token: str | bytes, first: bool) -> str | bytes:
 
 def _by_byte_level(token: str | bytes, first: bool) -> str | bytes:
   del first
-  if isinstance(token, str) and all(sign in _BYTE_LEVEL for sign in token):
-    return bytes(_BYTE_LEVEL[sign] for sign in token)
+  if isinstance(token, str) and _SIGNS.issuperset(token):
+    return token.translate(_BYTE_LEVEL).encode("latin-1")
   return token  # an added token, as it is written
 
 
-def _byte_level() -> dict[str, int]:
-  """Returns the byte of each sign in a vocabulary of byte-level BPE.
+def _byte_level() -> dict[int, int]:
+  """Returns the byte of each sign, a code point, in byte-level BPE.
 
   GPT-2 writes the bytes that Latin-1 shows as themselves, the others as the
   characters from 256 on (Radford et al. 2019, bytes_to_unicode).
   """
   shown = {*range(33, 127), *range(161, 173), *range(174, 256)}
   hidden = [byte for byte in range(256) if byte not in shown]
-  signs = {chr(byte): byte for byte in shown}
-  return signs | {chr(256 + n): byte for n, byte in enumerate(hidden)}
+  signs = {byte: byte for byte in shown}
+  return signs | {256 + n: byte for n, byte in enumerate(hidden)}
 
 
 _BYTE_LEVEL = _byte_level()
+_SIGNS = frozenset(map(chr, _BYTE_LEVEL))
+# Steps that do the same to the first token of a text as to the others.
+_ALIKE = (_as_it_is, _by_byte_fallback, _by_byte_level)

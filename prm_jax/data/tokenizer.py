@@ -258,22 +258,26 @@ class HuggingFace:
     self._tokenizer.encode_special_tokens = True
     self._tokenizer.no_truncation()
     self._tokenizer.no_padding()
-    vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-    self._size = self.text_ids = free = max(vocabulary.values()) + 1
+    # Not from `get_vocab`, which copies all names.
+    own = spec["model"]["vocab"]
+    ids_of_model = own.values() if isinstance(own, dict) else range(len(own))
+    added_ids = self._tokenizer.get_added_tokens_decoder()
+    self._size = self.text_ids = free = max((*ids_of_model, *added_ids)) + 1
     ids = []
     for role, name in self._names.items():
-      if name is not None and name not in vocabulary:
+      token = None if name is None else self._tokenizer.token_to_id(name)
+      if name is not None and token is None:
         raise errors.InputError(
           f"{path}: no token {name!r} for {role}; name one it has"
         )
-      ids.append(free if name is None else vocabulary[name])
-      free += name is None
+      ids.append(free if token is None else token)
+      free += token is None
     self.bos, self.eos, self.separator = ids
     self.vocab_size, self.bos_name = free, bos
     # The id of unknown text is no name; only a text can yield it.
     unknown = spec["model"].get("unk_token")
     names = {t["content"] for t in added if t["content"].strip()} - {unknown}
-    untypable = {vocabulary[name] for name in names}
+    untypable = {self._tokenizer.token_to_id(name) for name in names}
     self._kept = _kept(spec)
     self._has_cuts = text_cuts.are_known(spec)
     self._controls = frozenset(ids)

@@ -441,17 +441,26 @@ def _one_by_one(
   backend would convert a whole stack of bfloat16 parameters at every call.
   """
   windowed = _windowed(config)
-  block = Block(config, parent=None)
   of_layers = []
   for i, layer in enumerate(layer_params):
-    x, kv = block.apply(
-      {"params": layer},
-      *(x, places, visible_until),
+    x, kv = _layer(
+      *(config, layer, x, places, visible_until),
       None if pasts is None else pasts[i],
       None if windowed is None else windowed[i],
     )
     of_layers.append(kv)
   return x, of_layers
+
+
+@functools.partial(jax.jit, static_argnums=0, inline=True)
+def _layer(config, layer, x, places, visible_until, past, windowed):
+  """Returns what one layer makes of x, and its keys and values.
+
+  Layers of equal shapes are traced once. Inlined, the program is the same.
+  """
+  return Block(config, parent=None).apply(
+    {"params": layer}, x, places, visible_until, past, windowed
+  )
 
 
 def _stacked(of_layers: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterator
 import contextlib
-import itertools
 import json
 import math
-import re
 from typing import Any
 
 from prm_jax.runtime import limits
@@ -75,19 +73,27 @@ def check_nesting(text: str) -> None:
   """
   if text.count("[") + text.count("{") <= limits.NESTING:
     return
-  # Without escapes, every second part between quotation marks is a string.
+  # Not above: `prm-jax --help` doesn't wait for it.
+  import numpy as np
+
+  # Without escapes, a quotation mark begins or ends a string.
   plain = text.replace("\\\\", "").replace('\\"', "")
-  outside = "".join(plain.split('"')[::2])
-  brackets = _NO_BRACKETS.sub("", outside)
-  depths = itertools.accumulate(map(_DEEPER.__getitem__, brackets))
-  if max(depths, default=0) > limits.NESTING:
+  content = np.frombuffer(plain.encode("utf-8", "surrogatepass"), np.uint8)
+  quotes = np.flatnonzero(content == ord('"'))
+  opened, closed = (
+    np.flatnonzero((content == ord(a)) | (content == ord(b)))
+    for a, b in ("[{", "]}")
+  )
+  opened, closed = (
+    x[np.searchsorted(quotes, x) % 2 == 0] for x in (opened, closed)
+  )
+  before = np.searchsorted(closed, opened)
+  depths = np.arange(1, len(opened) + 1) - before
+  if depths.max(initial=0) > limits.NESTING:
     raise JSONTextError(
       f"nested too deeply, more than {limits.NESTING} levels", "flatten it"
     )
 
-
-_NO_BRACKETS = re.compile(r"[^\[\]{}]+")
-_DEEPER = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 LONE_SURROGATE = (
   "a lone surrogate, half of a character, has no UTF-8 form",

@@ -78,6 +78,23 @@ def test_layers_as_own_arrays_compute_what_the_stack_does(method, window):
   )
 
 
+def test_layers_of_equal_shapes_are_traced_once(monkeypatch):
+  traced = []
+
+  class Block(transformer.Block):
+    def apply(self, *args, **kwargs):
+      traced.append(self.config)
+      return super().apply(*args, **kwargs)
+
+  monkeypatch.setattr(transformer, "Block", Block)
+  # No other test has traced it.
+  model = dataclasses.replace(MODEL, num_layers=5, d_ff=96)
+  params = _own(_params(model, jnp.float32))
+  compute = functools.partial(transformer.apply, model, method="lm_logits")
+  jax.jit(compute).trace(params, _rows(model))
+  assert len(traced) == 1
+
+
 def _save(folder, program, dtype, compute_dtype):
   model = dataclasses.replace(MODEL, compute_dtype=compute_dtype)
   bytes_ = tokenizer_lib.Bytes()
