@@ -7,7 +7,7 @@ are the same on every mesh, and a digest of its own metadata.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import functools
 import hashlib
 import json
@@ -39,10 +39,49 @@ def of(tree: Any) -> dict[str, str]:
   """
   named = {name: jnp.asarray(x) for name, x in by_path(tree).items()}
   sums = jax.device_get(_sums(named))
-  return {
-    name: f"{x.dtype}{list(x.shape)}:" + "".join(f"{s:08x}" for s in sums[name])
-    for name, x in named.items()
-  }
+  return {name: _text(x.shape, x, sums[name]) for name, x in named.items()}
+
+
+def of_params(params: Any) -> dict[str, str]:
+  """Returns what `of` does, of parameters whose layers may be own arrays.
+
+  Each fingerprint is then that of the stack of all layers.
+  """
+  whole: dict[str, Array] = {}
+  by_layer: dict[int, dict[str, Array]] = {}
+  for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+    number, name = own_place(path)
+    named = whole if number is None else by_layer.setdefault(number, {})
+    named[name] = leaf
+  if not by_layer:
+    return of(whole)
+  each = [_sums(by_layer[i], np.uint32(i)) for i in range(len(by_layer))]
+  fingerprints = of(whole)
+  each = jax.device_get(each)
+  for name, part in by_layer[0].items():
+    sums = [
+      sum(map(int, halves)) & 0xFFFFFFFF
+      for halves in zip(*[x[name] for x in each])
+    ]
+    fingerprints[name] = _text((len(each), *part.shape), part, sums)
+  return fingerprints
+
+
+def _text(shape: Sequence[int], x: Array, sums: Sequence[Any]) -> str:
+  return f"{x.dtype}{list(shape)}:" + "".join(f"{s:08x}" for s in sums)
+
+
+def own_place(path: Sequence[Any]) -> tuple[int | None, str]:
+  """Returns the number of a parameter's layer and the path in the stack.
+
+  The number is None where layers are a stack.
+  """
+  is_number = [isinstance(x, jax.tree_util.SequenceKey) for x in path]
+  numbers = [x.idx for x in path if isinstance(x, jax.tree_util.SequenceKey)]
+  return (
+    numbers[0] if numbers else None,
+    name_of([x for x, own in zip(path, is_number, strict=True) if not own]),
+  )
 
 
 def by_path(tree: Any) -> dict[str, Any]:
@@ -72,13 +111,22 @@ def difference(
 
 
 @jax.jit
-def _sums(named: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
-  return {name: _sums_of_leaf(x) for name, x in named.items()}
+def _sums(
+  named: dict[str, Array], layer: UInt32[Array, ""] | None = None
+) -> dict[str, tuple[Array, Array]]:
+  """Returns the sums of leaves, or of that layer's part of stacks."""
+  if layer is None:
+    return {name: _sums_of_leaf(x, np.uint32(0)) for name, x in named.items()}
+  return {name: _sums_of_leaf(x[None], layer) for name, x in named.items()}
 
 
 @jax.jit
-def _sums_of_leaf(x: Array) -> tuple[UInt32[Array, ""], UInt32[Array, ""]]:
+def _sums_of_leaf(
+  x: Array, first: UInt32[Array, ""]
+) -> tuple[UInt32[Array, ""], UInt32[Array, ""]]:
   """Returns two sums over elements of a mix of their bits and their place.
+
+  Along its first axis x begins at place `first`.
 
   It is a jit of its own so that jax traces leaves of equal shapes once: a
   parameter and its moments, or the same parameters of layers.
@@ -89,7 +137,7 @@ def _sums_of_leaf(x: Array) -> tuple[UInt32[Array, ""], UInt32[Array, ""]]:
   words = _words(x)
   zero = np.uint32(0)
   return jax.lax.reduce(
-    tuple(_mixes(words, beginning) for beginning in _BEGINNINGS),
+    tuple(_mixes(words, beginning, first) for beginning in _BEGINNINGS),
     (zero, zero),
     lambda a, b: (a[0] + b[0], a[1] + b[1]),
     tuple(range(words.ndim)),
@@ -97,14 +145,15 @@ def _sums_of_leaf(x: Array) -> tuple[UInt32[Array, ""], UInt32[Array, ""]]:
 
 
 def _mixes(
-  words: UInt32[Array, "*shape"], beginning: int
+  words: UInt32[Array, "*shape"], beginning: int, first: UInt32[Array, ""]
 ) -> UInt32[Array, "*shape"]:
-  """Returns each word mixed with its place."""
+  """Returns each word mixed with its place; that of the first axis is moved."""
   place = functools.reduce(
     jnp.bitwise_xor,
     (
       _mixed(
         jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
+        + (first if axis == 0 else np.uint32(0))
         + np.uint32(beginning + 0x9E3779B9 * axis & 0xFFFFFFFF)
       )
       for axis in range(words.ndim)
@@ -217,10 +266,21 @@ def _check_types(meta_: Mapping[str, Any], where: object) -> None:
       raise damaged(where, "skipped of its meta isn't a list of counts")
 
 
-def check_leaves(leaves: Mapping[str, Any], meta_: Any, where: object) -> None:
+def check_leaves(
+  leaves: Mapping[str, Any],
+  meta_: Any,
+  where: object,
+  of: Callable[[Any], dict[str, str]] = of,
+) -> None:
   """Raises DamagedError if leaves aren't what was saved.
 
   Checkpoints of a version without fingerprints aren't checked.
+
+  Args:
+    leaves: What was read.
+    meta_: The save's metadata.
+    where: The folder of the save.
+    of: What makes fingerprints of the leaves.
   """
   fingerprints = meta_.get("fingerprints")
   if fingerprints is None:

@@ -270,9 +270,6 @@ def _by_layer(params: Any) -> dict[str, list[Any]]:
   """
   found: dict[str, list[Any]] = {}
   for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
-    is_own = [isinstance(entry, jax.tree_util.SequenceKey) for entry in path]
-    name = integrity.name_of(
-      [entry for entry, own in zip(path, is_own, strict=True) if not own]
-    )
+    _, name = integrity.own_place(path)
     found.setdefault(name, []).append(leaf)
   return found

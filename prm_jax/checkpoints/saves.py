@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
-import functools
 import logging
 import math
 import pathlib
@@ -16,6 +15,7 @@ import orbax.checkpoint as ocp
 
 from prm_jax import errors
 from prm_jax.checkpoints import integrity
+from prm_jax.checkpoints import leaves
 from prm_jax.checkpoints import model_json
 from prm_jax.runtime import files
 from prm_jax.runtime import storage
@@ -29,8 +29,6 @@ Step = int | Literal["best"] | None
 _COMMITTED = "commit_success.txt"
 # The most bytes of a piece of a parameter.
 _PIECE_BYTES = 64 << 20
-# Arrays that are together smaller are read at the same time.
-_IN_FLIGHT_BYTES = 64 << 20
 
 
 def saved_steps(folder: epath.Path | pathlib.Path) -> list[int]:
@@ -87,8 +85,8 @@ def types(folder: epath.Path | pathlib.Path) -> dict[tuple[str, ...], Any]:
     with contextlib.suppress(Exception):  # whatever orbax meets
       integrity.check_files(where)
       tree = ocp.StandardCheckpointHandler().metadata(where / "params").tree
-      leaves = integrity.by_path(tree)
-      return {tuple(k.split("/")): x.dtype for k, x in leaves.items()}
+      saved = integrity.by_path(tree)
+      return {tuple(k.split("/")): x.dtype for k, x in saved.items()}
   return {}
 
 
@@ -205,6 +203,7 @@ def load_params(
   step: Step = None,
   partly: bool = False,
   dtype: str | None = None,
+  apart: bool = False,
 ) -> Any:
   """Returns the parameters alone, on the default device.
 
@@ -215,6 +214,7 @@ def load_params(
     step: see chosen.
     partly: there may be further parameters, which are left there.
     dtype: the dtype of what is returned; that of what is saved by default.
+    apart: whether each layer's parameters are arrays of their own.
 
   Raises:
     DamagedError: they aren't what was saved.
@@ -238,12 +238,12 @@ def load_params(
       where,
       abstract,
       f"{model_json.DESCRIPTION} describes another model",
-      functools.partial(
-        _read_params, where / "params", abstract, partly=partly
-      ),
+      lambda: _read_params(where / "params", abstract, apart),
       partly=partly,
     )
-    integrity.check_leaves(dict(params=params), meta, where)
+    integrity.check_leaves(
+      dict(params=params), meta, where, integrity.of_params
+    )
   except errors.DamagedError as e:
     remedy = "remove it to use the save before it"
     if saved_steps(folder)[0] == step:
@@ -285,65 +285,54 @@ def restore(
   args = ocp.args.Composite(**items)
   where = manager.directory / str(step)
 
-  def read(saved: Any) -> Any:
-    del saved
+  def read() -> Any:
     return manager.restore(step, args=args)
 
   return _read_if_it_fits(where, params, remedy, read)
 
 
-def _read_params(
-  folder: epath.Path | pathlib.Path, abstract: Any, saved: Any, *, partly: bool
-) -> Any:
+def _read_params(folder: pathlib.Path, abstract: Any, apart: bool) -> Any:
   """Returns the parameters in an item's folder, in the dtypes they have there.
 
-  orbax's CheckpointManager isn't used: it warns about each folder that it is
-  told to only read. What is read but isn't an array yet takes as much memory as
-  the largest array, at most, or _IN_FLIGHT_BYTES.
+  They are read one after another.
 
   Args:
     folder: The item's folder.
     abstract: The shapes of the parameters that are read.
-    saved: The shapes and dtypes of those that are there.
-    partly: Whether there may be others.
+    apart: See load_params.
   """
-  device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-  dtypes = {k: x.dtype for k, x in integrity.by_path(saved).items()}
-  target = jax.tree_util.tree_map_with_path(
-    lambda path, x: jax.ShapeDtypeStruct(
-      x.shape, dtypes[integrity.name_of(path)], sharding=device
-    ),
-    abstract,
-  )
-  largest = max(map(_num_bytes, jax.tree.leaves(target)))
-  in_flight: Any = (1 + max(largest, _IN_FLIGHT_BYTES)) / 10**9
-  if not partly:
-    with contextlib.closing(
-      ocp.StandardCheckpointHandler(restore_concurrent_gb=in_flight)
-    ) as whole:
-      return whole.restore(folder, args=ocp.args.StandardRestore(target))
-  with contextlib.closing(
-    ocp.PyTreeCheckpointHandler(restore_concurrent_gb=in_flight)
-  ) as part:
-    return part.restore(
-      folder,
-      args=ocp.args.PyTreeRestore(
-        target,
-        ocp.checkpoint_utils.construct_restore_args(target),
-        partial_restore=True,
-      ),
+  saved = leaves.Leaves(folder)
+  if not apart:
+    return jax.tree_util.tree_map_with_path(
+      lambda path, _: saved.read(integrity.name_of(path)), abstract
     )
 
+  def read(part: Any, name: str) -> Any:
+    inside = {k: (v, f"{name}/{k}" if name else k) for k, v in part.items()}
+    return {
+      k: of_layers(v, path)
+      if k == "layers"
+      else read(v, path)
+      if isinstance(v, Mapping)
+      else saved.read(path)
+      for k, (v, path) in inside.items()
+    }
 
-def _num_bytes(x: jax.ShapeDtypeStruct) -> int:
-  return math.prod(x.shape) * x.dtype.itemsize
+  def of_layers(stacks: Any, name: str) -> tuple[Any, ...]:
+    named, structure = jax.tree_util.tree_flatten_with_path(stacks)
+    parts = [
+      saved.read_parts(f"{name}/{integrity.name_of(path)}") for path, _ in named
+    ]
+    return tuple(map(structure.unflatten, zip(*parts, strict=True)))
+
+  return read(abstract, "")
 
 
 def _read_if_it_fits(
   where: epath.Path | pathlib.Path,
   params: Any,
   remedy: str,
-  read: Callable[[Any], Any],
+  read: Callable[[], Any],
   *,
   partly: bool = False,
 ) -> Any:
@@ -353,7 +342,7 @@ def _read_if_it_fits(
     where: The folder of the save.
     params: The expected parameters.
     remedy: What an error tells the user to do.
-    read: Reads the items, given the shapes and dtypes of the saved parameters.
+    read: Reads the items.
     partly: Whether the save may hold further parameters.
 
   Raises:
@@ -368,7 +357,7 @@ def _read_if_it_fits(
       tree = {k: v for k, v in tree.items() if k in params}
     other = _difference(tree, params)
     if other is None:
-      return read(tree)
+      return read()
   except Exception as e:  # orbax raises whatever it meets, and bare ones too
     raise integrity.unreadable(where, e) from None
   raise errors.InputError(f"{where}: doesn't fit: {other}; {remedy}")
@@ -379,8 +368,8 @@ def _difference(saved: Any, wanted: Any) -> str | None:
   old, new = integrity.by_path(saved), integrity.by_path(wanted)
   for name in sorted(old | new):
     there, here = (
-      tuple(leaves[name].shape) if name in leaves else "absent"
-      for leaves in (old, new)
+      tuple(arrays[name].shape) if name in arrays else "absent"
+      for arrays in (old, new)
     )
     if there != here:
       return f"{name} is {there} in it and {here} in this model"

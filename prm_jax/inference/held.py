@@ -42,17 +42,13 @@ def load(
     InputError: There is no checkpoint, or it isn't of the described model.
   """
   dtype = "float32" if model.compute_dtype == "float32" else None
-  params = programs.load_params(folder, description, step=step, dtype=dtype)
-  decodes = programs.KINDS[description.program].writes
-  on_cpu = jax.default_backend() == "cpu"
-  if decodes or (on_cpu and _is_narrow(params)):
-    return own_arrays(params)
-  return params
-
-
-def _is_narrow(params: Params) -> bool:
-  """Returns whether a matrix isn't in float32."""
-  return any(x.dtype != np.float32 for x in jax.tree.leaves(params))
+  apart = programs.KINDS[description.program].writes
+  if not apart and dtype is None and jax.default_backend() == "cpu":
+    held = saves.types(folder).values()
+    apart = any(x != np.float32 for x in held)
+  return programs.load_params(
+    folder, description, step=step, dtype=dtype, apart=apart
+  )
 
 
 def own_arrays(params: Params) -> Params:

@@ -150,6 +150,7 @@ def load_params(
   *,
   step: saves.Step = None,
   dtype: str | None = None,
+  apart: bool = False,
 ) -> Any:
   """Returns a checkpoint's parameters alone, on the default device.
 
@@ -159,6 +160,7 @@ def load_params(
     step: The training step; see saves.chosen.
     dtype: The dtype of the parameters; None is that of the saved ones, which
       may be bfloat16 if they were imported.
+    apart: Whether each layer's parameters are arrays of their own.
 
   Raises:
     DamagedError: The parameters aren't what was saved.
@@ -182,4 +184,5 @@ def load_params(
     step=step,
     partly=kind.saves_more,
     dtype=dtype,
+    apart=apart,
   )

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from prm_jax import errors
+from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
@@ -369,13 +370,33 @@ def test_parameters_that_arent_what_was_saved_are_refused(copy):
 
 
 @LATE_THREADS
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_parameters_of_a_damaged_save_are_refused_in_one_line(copy, damage):
+def test_parameters_of_a_damaged_save_are_refused_in_one_line(
+  copy, damage, apart
+):
   step = copy / "checkpoints" / "5"
   DAMAGES[damage](step)
   with pytest.raises(errors.InputError) as e:
-    programs.load_params(copy)
+    programs.load_params(copy, apart=apart)
   _assert_one_line(e, str(step), "damaged")
+
+
+def test_layers_are_read_apart_as_they_are_taken_apart(copy):
+  stacked = programs.load_params(copy)
+  read = programs.load_params(copy, apart=True)
+  _assert_same(read, held.own_arrays(stacked))
+
+
+def test_a_layer_in_the_place_of_another_is_found(copy):
+  found = integrity.of(programs.load_params(copy))
+  params = programs.load_params(copy, apart=True)
+  assert integrity.of_params(params) == found
+  assert integrity.of_params(programs.load_params(copy)) == found
+  turned = {**params, "layers": params["layers"][::-1]}
+  others = integrity.of_params(turned)
+  assert {k for k in found if others[k] != found[k]} >= {"layers/mlp/up/kernel"}
+  assert others.keys() == found.keys()
 
 
 def test_without_the_damaged_save_the_one_before_it_is_used(copy):
