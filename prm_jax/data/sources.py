@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import difflib
+import functools
 import hashlib
 import itertools
 import json
@@ -441,6 +442,8 @@ def _digests(part: Sequence[schema.Solution]) -> dict[str, np.ndarray]:
   return compute()
 
 
+# Solutions of one problem come one after another.
+@functools.lru_cache(maxsize=64)
 def _problem_digest(problem: str) -> bytes:
   return hashlib.sha256(problem_key(problem).encode()).digest()[:16]
 

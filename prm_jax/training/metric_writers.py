@@ -8,12 +8,14 @@ on. Their packages are imported where they are used.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import importlib.util
 import logging
 import os
 import pathlib
 import re
+import sys
 import time
 from typing import Any, Protocol, runtime_checkable
 
@@ -58,8 +60,10 @@ class TensorBoard:
   """TensorBoard files in a folder."""
 
   def __init__(self, folder: pathlib.Path):
-    # It imports torch or google.cloud if they are installed, up to a second.
-    import tensorboardX
+    # It looks for torch, which takes a second to import and isn't needed for
+    # numbers, and for google.cloud.
+    with _not_imported("torch"):
+      import tensorboardX
 
     self._board = tensorboardX.SummaryWriter(str(folder))
 
@@ -70,6 +74,19 @@ class TensorBoard:
   def close(self, *, failed: bool) -> None:
     del failed
     self._board.close()
+
+
+@contextlib.contextmanager
+def _not_imported(package: str) -> Iterator[None]:
+  """Lets what is imported meanwhile find that a package isn't installed."""
+  if package in sys.modules:
+    yield
+    return
+  sys.modules[package] = None  # type: ignore[assignment]
+  try:
+    yield
+  finally:
+    del sys.modules[package]
 
 
 class WeightsAndBiases:

@@ -311,9 +311,10 @@ def _told(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
   if isinstance(solutions, array_record.Chosen):
     return dict(solutions=len(solutions), sha256=solutions.fingerprint)
   whole = hashlib.sha256()
+  encode = json.JSONEncoder(sort_keys=True, default=str).encode
   for s in progress.through("digest", solutions, len(solutions)):
     record = jsonl.record_from_solution(s)
-    whole.update(json.dumps(record, sort_keys=True, default=str).encode())
+    whole.update(encode(record).encode())
   return dict(solutions=len(solutions), sha256=whole.hexdigest())
 
 

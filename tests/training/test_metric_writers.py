@@ -7,6 +7,7 @@ import importlib.machinery
 import json
 import logging
 import struct
+import subprocess
 import sys
 import types
 from unittest import mock
@@ -195,3 +196,29 @@ def test_a_tracker_that_isnt_known_or_installed_is_refused(monkeypatch):
   )
   with pytest.raises(errors.InputError, match="pip install wandb"):
     metric_writers.check_installed(["wandb"])
+
+
+_BOARD = """
+import sys
+class Finder:
+  def find_spec(self, name, path=None, target=None):
+    if name == "torch":
+      raise SystemExit("torch was looked for")
+sys.meta_path.insert(0, Finder())
+from prm_jax.training import metric_writers
+board = metric_writers.TensorBoard(sys.argv[1])
+board.write(3, {"train/loss_nats": 0.5})
+board.close(failed=False)
+assert "torch" not in sys.modules
+"""
+
+
+def test_tensorboard_files_are_written_without_torch(tmp_path):
+  done = subprocess.run(
+    [sys.executable, "-c", _BOARD, str(tmp_path)],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  assert _scalars(tmp_path) == [("train/loss_nats", 3, 0.5)]
