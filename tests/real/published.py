@@ -22,6 +22,17 @@ ENVIRONMENT = {
   if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")
 } | dict(PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu", OMP_WAIT_POLICY="PASSIVE")
 
+# Starts a command and writes what it took: a process's ru_maxrss is at least
+# what its parent held at the start, and the parent of the tests holds torch.
+_MEASURED = """
+import json, os, subprocess, sys
+process = subprocess.Popen(sys.argv[2:])
+_, status, took = os.wait4(process.pid, 0)
+with open(sys.argv[1], "w") as f:
+  json.dump([took.ru_utime + took.ru_stime, took.ru_maxrss * 1024 / 1e9], f)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
 
 def folder_of(weights: pathlib.Path, name: str) -> pathlib.Path:
   """Returns a model's folder, and prints which weights the test runs on."""
@@ -60,26 +71,21 @@ class Run:
 
 def run(*words, code: int = 0) -> Run:
   """Runs Python with arguments; prints what it took, and checks its code."""
-  with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-    process = subprocess.Popen(
-      [sys.executable, *map(str, words)],
-      stdout=out,
-      stderr=err,
+  with tempfile.NamedTemporaryFile("r") as took:
+    process = subprocess.run(
+      [
+        *(sys.executable, "-c", _MEASURED, took.name),
+        *(sys.executable, *map(str, words)),
+      ],
+      capture_output=True,
+      text=True,
       env=ENVIRONMENT,
       cwd=ROOT,
+      check=False,
     )
-    _, status, took = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    texts = []
-    for file in (out, err):
-      file.seek(0)
-      texts.append(file.read())
-  done = Run(
-    process.returncode,
-    *texts,
-    took.ru_utime + took.ru_stime,
-    took.ru_maxrss * 1024 / 1e9,
-  )
+    done = Run(
+      process.returncode, process.stdout, process.stderr, *json.load(took)
+    )
   shown = " ".join(map(str, words[1:4]))
   print(f"{shown}: {done.cpu_s:.1f} CPU s, peak {done.peak_gb:.2f} GB")
   assert done.code == code, (words, done.out, done.err)

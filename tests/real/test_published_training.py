@@ -52,6 +52,7 @@ from prm_jax.runtime import config_files
 def get_config():
   c = config_files.read({base!r})
   c.init_from, c.prm = {init_from!r}, {prm!r}
+  c.model = dict(compute_dtype={dtype!r})
   c.problems.update(
     train="problems:{data}", evaluation="problems:{held_out}", num_evaluation=2
   )
@@ -236,6 +237,7 @@ def test_an_rl_update_is_rewarded_by_a_prm_of_published_weights(
       prm=str(folder / "prm"),
       data=folder / "problems.jsonl",
       held_out=folder / "held_out.jsonl",
+      dtype="float32",
     )
   )
   _train(folder, "rl", "rl")
@@ -243,6 +245,8 @@ def test_an_rl_update_is_rewarded_by_a_prm_of_published_weights(
   print({k: v for k, v in update.items() if isinstance(v, float)})
   assert update["solutions"] == 8 and 0 < update["prm_score"] < 1
   assert update["grad_norm"] > 0 and update["empty_updates"] == 0
-  # The engine's log-probabilities are those that the update computes.
-  assert update["max_log_ratio"] <= 0.05
+  # The engine's log-probabilities are those that the update computes: within
+  # 2.8e-5 nats in float32. In bfloat16, the default of this policy, the two
+  # round differently and are 0.17 nats apart.
+  assert update["max_log_ratio"] <= 1e-3
   assert (folder / "rl/checkpoints/1").is_dir()
