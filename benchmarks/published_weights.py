@@ -111,13 +111,16 @@ class Place:
   def command(self, *words: Any, **kwargs: Any) -> Took:
     return self.process("-m", "prm_jax", *words, **kwargs)
 
-  def later(self, *words: Any) -> Took:
-    """Runs a command again, whose programs its first run has compiled."""
+  def later(self, *words: Any) -> tuple[Took, pathlib.Path]:
+    """Runs a command again, whose programs its first run has compiled.
+
+    Returns also what it wrote, for which words must leave out `--output`.
+    """
     compiled = self.folder / f"compiled_{words[0]}"
     if not compiled.exists():
-      self.command(*words)
-      compiled.touch()
-    return self.command(*words, "--fresh")
+      self.command(*words, f"--output={compiled}")
+    output = pathlib.Path(tempfile.mkdtemp(dir=self.folder), "output.jsonl")
+    return self.command(*words, f"--output={output}"), output
 
   def imported(self, name: str) -> pathlib.Path:
     """Returns the checkpoint that `import` makes of a model."""
@@ -210,22 +213,20 @@ def first_token(place: Place) -> dict[str, float]:
 
 
 def sample(place: Place) -> dict[str, float]:
-  output = place.folder / "samples.jsonl"
-  took = place.later(
+  took, output = place.later(
     *("sample", f"--policy={place.imported(QWEN)}", "--n=1"),
     f"--input={place.problems(PROBLEMS)}",
-    *("--temperature=0", f"--max_tokens={MAX_TOKENS}", f"--output={output}"),
+    *("--temperature=0", f"--max_tokens={MAX_TOKENS}"),
   )
   tokens = sum(len(x.extra["sampled"]["ids"]) for x in jsonl.read(output))
   return dict(cpu_s=took.cpu_s, peak_mb=took.peak_mb, tokens=tokens)
 
 
 def search(place: Place) -> dict[str, float]:
-  output = place.folder / "found.jsonl"
-  took = place.later(
+  took, _ = place.later(
     *("search", "beam", f"--policy={place.imported(SMOL)}"),
     *(f"--scorer={place.prm()}", f"--input={place.problems(2)}"),
-    *("--keep=2", "--expand=2", "--max_tokens=24", f"--output={output}"),
+    *("--keep=2", "--expand=2", "--max_tokens=24"),
   )
   return dict(cpu_s=took.cpu_s, peak_mb=took.peak_mb)
 

@@ -153,11 +153,13 @@ def test_sampling_in_bfloat16_takes_little_more_than_the_weights(
 ):
   ours, _ = imported(published.QWEN)
   problems = (PROBLEMS * 2)[:12]
-  solutions, done = _sample(ours, tmp_path, problems, 128, "bfloat16")
-  num = sum(len(x.extra["sampled"]["ids"]) for x in solutions)
-  print(
-    f"{num} tokens, {num / done.cpu_s:.1f} a CPU second, compiling included"
-  )
-  assert len(solutions) == 12
-  # transformers takes 1.6 GB. A loaded policy has no second copy of a weight.
-  assert done.peak_gb <= 2.2
+  for start in ("first", "second"):  # the first one compiles
+    folder = tmp_path / start
+    folder.mkdir()
+    solutions, done = _sample(ours, folder, problems, 48, "bfloat16")
+    num = sum(len(x.extra["sampled"]["ids"]) for x in solutions)
+    print(f"{start} start: {num} tokens, {num / done.cpu_s:.1f} a CPU second")
+    assert len(solutions) == 12
+  # The weights are 1.26 GB. 2.23 to 2.27 GB were measured; a second copy of the
+  # weights would be 1 GB more.
+  assert done.peak_gb <= 2.6
