@@ -323,7 +323,9 @@ def _read_params(folder: pathlib.Path, abstract: Any, apart: bool) -> Any:
     parts = [
       saved.read_parts(f"{name}/{integrity.name_of(path)}") for path, _ in named
     ]
-    return tuple(map(structure.unflatten, zip(*parts, strict=True)))
+    return tuple(
+      jax.tree.unflatten(structure, layer) for layer in zip(*parts, strict=True)
+    )
 
   return read(abstract, "")
 
