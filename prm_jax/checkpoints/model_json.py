@@ -22,6 +22,7 @@ from prm_jax.data import encoding
 from prm_jax.data import segmenters
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import config as model_config
+from prm_jax.models import matmul
 from prm_jax.runtime import files
 
 FORMAT = 1
@@ -252,13 +253,14 @@ def fingerprint(folder: pathlib.Path, params: Any) -> str:
   read_description(folder)  # refuses what isn't one
   record = files.read_json(pathlib.Path(folder) / DESCRIPTION)
   digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode())
+  params = matmul.as_saved(params)
   stacked = integrity.by_path(params)
   for name, layers in sorted(_by_layer(params).items()):
     shape = np.shape(layers[0])
     shape = shape if name in stacked else (len(layers), *shape)
     digest.update(f"\n{name} float32 {shape}\n".encode())
     for part in layers:
-      array = np.ascontiguousarray(np.asarray(part).astype("<f4", copy=False))
+      array = np.asarray(part).astype("<f4", order="C", copy=False)
       digest.update(array.reshape(-1).view(np.uint8).data)
   return f"sha256:{digest.hexdigest()}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -236,23 +237,40 @@ def draw(
   Returns:
     (tokens, log-probabilities in nats), as Sampling.tempered says.
   """
-  log_probs = jax.nn.log_softmax(logits, axis=-1)
   if sampling.temperature == 0:
-    tokens = logits.argmax(-1)
-  else:
-    scaled = log_probs
-    if sampling.temperature != 1:
-      logits = logits / sampling.temperature
-      scaled = jax.nn.log_softmax(logits, axis=-1)
-      if sampling.tempered:
-        log_probs = scaled
-    scaled = kept(logits, scaled, sampling)
-    # The inverse of the cumulative distribution takes one random number a
-    # token, where Gumbel noise takes one for every entry of the vocabulary.
-    uniform = jax.vmap(jax.vmap(jax.random.uniform))(keys)
-    tokens = inverse_cumulative(jnp.exp(scaled), uniform)
+    return most_likely_token(logits)
+  log_probs = jax.nn.log_softmax(logits, axis=-1)
+  scaled = log_probs
+  if sampling.temperature != 1:
+    logits = logits / sampling.temperature
+    scaled = jax.nn.log_softmax(logits, axis=-1)
+    if sampling.tempered:
+      log_probs = scaled
+  scaled = kept(logits, scaled, sampling)
+  # The inverse of the cumulative distribution takes one random number a
+  # token, where Gumbel noise takes one for every entry of the vocabulary.
+  uniform = jax.vmap(jax.vmap(jax.random.uniform))(keys)
+  tokens = inverse_cumulative(jnp.exp(scaled), uniform)
   chosen = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)
   return tokens.astype(jnp.int32), chosen[..., 0]
+
+
+def most_likely_token(
+  logits: Float[Array, "*rows V"],
+) -> tuple[Int[Array, "*rows"], Float[Array, "*rows"]]:
+  """Returns the most likely token, the first of several, and its log-probability.
+
+  XLA's CPU backend compares one entry after another in an argmax, but many at
+  once in a maximum: that of each block says in which the token is.
+  """
+  V = logits.shape[-1]
+  block = math.gcd(V, BLOCK)
+  blocks = logits.reshape(*logits.shape[:-1], V // block, block)
+  at = blocks.max(-1).argmax(-1)[..., None]
+  inside = jnp.take_along_axis(blocks, at[..., None], axis=-2)[..., 0, :]
+  token = at[..., 0] * block + inside.argmax(-1)
+  top = inside.max(-1, keepdims=True)
+  return token.astype(jnp.int32), -jnp.log(jnp.exp(logits - top).sum(-1))
 
 
 def is_end(

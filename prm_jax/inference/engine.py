@@ -35,6 +35,7 @@ from prm_jax.inference import engine_programs
 from prm_jax.inference import page_table
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.models import config as model_config
+from prm_jax.models import matmul
 from prm_jax.runtime import counts
 from prm_jax.runtime import forks
 from prm_jax.runtime import preemption
@@ -385,6 +386,9 @@ class _Run:
   # A smaller page costs more for each token that is seen, a larger one has
   # more columns that aren't.
   PAGE_TOKENS = 16
+  # From this many parameters on a call's slots become fewer (`_shrink`); with
+  # fewer rows than these a step takes as long.
+  SHRINKS_FROM, FEWEST_ROWS = 50_000_000, 8
 
   def __init__(
     self,
@@ -417,6 +421,12 @@ class _Run:
       page_tokens=self.page_tokens,
       pages=pages,
     )
+    num_parameters = sum(x.size for x in jax.tree.leaves(engine.params))
+    self.shrinks = (
+      matmul.platform() == "cpu"
+      and num_parameters >= self.SHRINKS_FROM
+      and not engine.reserve
+    )
     self.column = 0
     self.pages = page_table.empty(G * N * pages)
     token, buffer, seen, drawn, limit, *stop = np.zeros((7, G, N), np.int32)
@@ -440,6 +450,7 @@ class _Run:
         break
       self._prefill()
       self._begin()
+    self._shrink()
     engine = self.engine
     before = self.slots
     self.caches, after, tokens, log_probs, steps = engine_programs.decode_chunk(
@@ -485,6 +496,32 @@ class _Run:
     if self.column == self.page_tokens:
       self._flush_tails()
     return finished
+
+  def _shrink(self) -> None:
+    """Drops groups whose completions have ended, once they are half of all.
+
+    Nothing else may be waiting for their slots. On an accelerator a step takes
+    as long with half of the rows, and a small model's steps are too short to
+    compile a program for fewer.
+    """
+    waiting = self.queue or any(
+      p.pending for p in itertools.chain(*self.prompts)
+    )
+    if waiting or not self.shrinks:
+      return
+    G, N = self.slots.token.shape
+    idle = [not any(row) for row in self.active]
+    busy = max(G - sum(idle), -(-self.FEWEST_ROWS // N))
+    num_groups = packing.power_of_two(busy)
+    if all(idle) or 2 * num_groups > G:
+      return
+    kept = sorted(range(G), key=lambda g: idle[g])[:num_groups]
+    self.active = [self.active[g] for g in kept]
+    self.prompts = [self.prompts[g] for g in kept]
+    self.slots = jax.tree.map(lambda x: x[kept], self.slots)
+    slots = np.arange(G * N).reshape(G, N)[kept].reshape(-1)
+    self.pages, pages = page_table.keep(self.pages, slots)
+    self.caches = engine_programs.keep(self.caches, np.asarray(kept), pages)
 
   def _stop_at_step(self, active: _Active, g: int, n: int) -> None:
     """Ends a completion after its first step where the device can't see it.
@@ -600,10 +637,11 @@ class _Run:
     start = 0
     for g in self._open(starving=True) + self._open(starving=False):
       # The last token of a prompt goes in when it is decoded.
-      room = self.queue and self.queue[0].prefill_tokens <= T - start
-      if not room or len(places) == engine_programs.PACKED:
+      fits = (p for p in self.queue if p.prefill_tokens <= T - start)
+      prompt = next(fits, None)
+      if prompt is None or len(places) == engine_programs.PACKED:
         break
-      prompt = self.queue.popleft()
+      self.queue.remove(prompt)
       used = {p.buffer for p in self.prompts[g]}
       prompt.buffer = min(set(range(self.buffers)) - used)
       self.prompts[g].append(prompt)

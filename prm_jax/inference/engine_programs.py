@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
+import numpy as np
 
 from prm_jax.batch import ArrayLike
 from prm_jax.data import step_automaton
@@ -185,24 +186,96 @@ def prefill(
   return caches._replace(prefix=prefix)
 
 
-@functools.partial(jax.jit, static_argnames=("more",))
+# What follows runs array by array: there is never a second copy of more than
+# one of them. Bits are moved, since XLA's CPU backend would convert a whole
+# array of bfloat16 to float32.
+
+
 def add_pages(caches: Caches, more: int) -> Caches:
-  """Returns the caches with `more` further pages."""
-  after = ((0, more), (0, 0), (0, 0), (0, 0))
-  pages = jax.tree.map(lambda x: jnp.pad(x, after), caches.pages)
-  return caches._replace(pages=pages)
+  """Returns the caches, which aren't used after, with `more` further pages."""
+
+  def grown(pages):
+    return _freed(_padded(pages, more=more), pages)
+
+  return caches._replace(pages=jax.tree.map(grown, caches.pages))
 
 
-@functools.partial(jax.jit, donate_argnames=("caches",))
 def flush_tails(caches: Caches, page: Int[ArrayLike, " GN"]) -> Caches:
-  """Returns the caches with every slot's tail in its page; page M is none."""
+  """Returns the caches with every slot's tail in its page; page M is none.
 
-  def into(pages, own):
-    tails = own.reshape(-1, *pages.shape[1:])
-    return pages.at[page].set(tails, mode="drop")
-
-  pages = jax.tree.map(into, caches.pages, caches.own)
+  Args:
+    caches: The caches, which aren't used after.
+    page: The page of each slot.
+  """
+  pages = jax.tree.map(
+    lambda pages, own: _put(pages, own, page), caches.pages, caches.own
+  )
   return caches._replace(pages=pages, column=jnp.zeros((), jnp.int32))
+
+
+def keep(
+  caches: Caches,
+  groups: Int[np.ndarray, " kept"],
+  pages: Int[np.ndarray, " M"],
+) -> Caches:
+  """Returns the caches of some groups, with some of the pages.
+
+  Args:
+    caches: The caches, which aren't used after.
+    groups: The groups, in their new order.
+    pages: The pages, in their new order.
+  """
+  num_groups, num_pages = len(caches.prefix[0][0]), len(caches.pages[0][0])
+
+  def of(parts, index, cache):
+    return jax.tree.map(
+      lambda x: _freed(_parts(x, index, parts=parts), x), cache
+    )
+
+  return caches._replace(
+    prefix=of(num_groups, groups, caches.prefix),
+    own=of(num_groups, groups, caches.own),
+    pages=of(num_pages, pages, caches.pages),
+  )
+
+
+def _freed(new: Array, old: Array) -> Array:
+  """Returns a new array once it is made, without the old one."""
+  jax.block_until_ready(new)
+  old.delete()
+  return new
+
+
+def _bits(x: Array) -> Array:
+  if x.dtype != jnp.bfloat16:
+    return x
+  return jax.lax.bitcast_convert_type(x, jnp.uint16)
+
+
+def _of_bits(bits: Array, dtype: Any) -> Array:
+  if dtype != jnp.bfloat16:
+    return bits
+  return jax.lax.bitcast_convert_type(bits, dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("more",))
+def _padded(pages: Array, *, more: int) -> Array:
+  after = ((0, more), (0, 0), (0, 0), (0, 0))
+  return _of_bits(jnp.pad(_bits(pages), after), pages.dtype)
+
+
+@functools.partial(jax.jit, donate_argnames=("pages",))
+def _put(pages: Array, own: Array, page: Array) -> Array:
+  tails = _bits(own).reshape(-1, *pages.shape[1:])
+  put = _bits(pages).at[page].set(tails, mode="drop")
+  return _of_bits(put, pages.dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("parts",))
+def _parts(x: Array, index: Array, *, parts: int) -> Array:
+  """Returns some of the equal parts of an array's first axis."""
+  kept = _bits(x).reshape(parts, -1)[index]
+  return _of_bits(kept, x.dtype).reshape(-1, *x.shape[1:])
 
 
 @functools.partial(

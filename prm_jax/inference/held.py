@@ -4,7 +4,8 @@ A weight keeps the type of its checkpoint, except that computing in float32 also
 holds float32. Decoding reads each layer's parameters as arrays of their own: a
 slice of a stack would be a second copy of the layer. On a CPU this goes for
 everything that reads bfloat16: XLA's CPU backend has no slices of bfloat16, and
-would convert whole stacks to float32 at each call.
+would convert whole stacks to float32 at each call. Kernels are transposed there,
+because products of few rows are faster so (models/matmul.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.models import config as model_config
+from prm_jax.models import matmul
 from prm_jax.training import programs
 
 Params = Any
@@ -42,13 +44,31 @@ def load(
     InputError: There is no checkpoint, or it isn't of the described model.
   """
   dtype = "float32" if model.compute_dtype == "float32" else None
+  on_cpu = jax.default_backend() == "cpu"
   apart = programs.KINDS[description.program].writes
-  if not apart and dtype is None and jax.default_backend() == "cpu":
+  if not apart and dtype is None and on_cpu:
     held = saves.types(folder).values()
     apart = any(x != np.float32 for x in held)
-  return programs.load_params(
+  params = programs.load_params(
     folder, description, step=step, dtype=dtype, apart=apart
   )
+  if apart and on_cpu and model.compute_dtype == "bfloat16":
+    return transposed(params)
+  return params
+
+
+def transposed(params: Params) -> Params:
+  """Returns parameters in own arrays with bfloat16 kernels held transposed.
+
+  Args:
+    params: The result of `own_arrays`, which isn't used after.
+  """
+  dense = {
+    name: matmul.with_transposed(params[name])
+    for name in ("lm_head", "layers")
+    if name in params
+  }
+  return {**params, **dense}
 
 
 def own_arrays(params: Params) -> Params:

@@ -20,6 +20,36 @@ def release(pages: engine_programs.Pages, slot: int) -> engine_programs.Pages:
   return pages._replace(owner=np.where(pages.owner == slot, -1, pages.owner))
 
 
+def keep(
+  pages: engine_programs.Pages, slots: Int[np.ndarray, " kept"]
+) -> tuple[engine_programs.Pages, Int[np.ndarray, " M"]]:
+  """Returns the table of some slots, and the pages that it keeps.
+
+  Args:
+    pages: The table; no other slot owns a page.
+    slots: The slots, in their new order.
+  """
+  owned = np.flatnonzero(pages.owner >= 0)
+  num_pages = len(slots)
+  while num_pages < len(owned):
+    num_pages += _growth(num_pages, len(slots), 0)
+  new = np.full(max(pages.owner.max(), slots.max()) + 1, -1, np.int32)
+  new[slots] = np.arange(len(slots))
+  owner, first = np.zeros((2, num_pages), np.int32)
+  owner[: len(owned)] = new[pages.owner[owned]]
+  owner[len(owned) :] = -1
+  first[: len(owned)] = pages.first[owned]
+  kept = np.zeros(num_pages, np.int32)
+  kept[: len(owned)] = owned
+  return engine_programs.Pages(owner, first), kept
+
+
+def _growth(num_pages: int, num_slots: int, missing: int) -> int:
+  """Returns how many pages are added to some, in few sizes."""
+  unit = max(num_slots // 2, 1)
+  return -(-max(missing, num_pages // 2, 1) // unit) * unit
+
+
 def allocate(
   pages: engine_programs.Pages,
   running: Bool[np.ndarray, " GN"],
@@ -36,8 +66,7 @@ def allocate(
   owner, first = np.array(pages.owner), np.array(pages.first)
   missing = len(slots) - int((owner < 0).sum())
   if missing > 0:
-    unit = max(len(running) // 2, 1)
-    more = -(-max(missing, len(owner) // 2) // unit) * unit
+    more = _growth(len(owner), len(running), missing)
     owner = np.pad(owner, (0, more), constant_values=-1)
     first = np.pad(first, (0, more))
   free = np.flatnonzero(owner < 0)[: len(slots)]

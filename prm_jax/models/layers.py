@@ -60,13 +60,17 @@ class Dense(nn.Module):
 
   @nn.compact
   def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
-    kernel = _param(
-      self, "kernel", _fan_in, self.axes, x.shape[-1], self.features
-    )
     rows = x.reshape(-1, x.shape[-1]).astype(self.dtype)
-    y = matmul.matmul(
-      rows, jnp.asarray(kernel, self.dtype), self.out_dtype or self.dtype
-    )
+    out_dtype = self.out_dtype or self.dtype
+    if self.has_variable("params", matmul.TRANSPOSED):
+      kernel = self.get_variable("params", matmul.TRANSPOSED)
+      kernel = jnp.asarray(kernel, self.dtype)
+      y = matmul.by_transposed(rows, kernel, out_dtype)
+    else:
+      kernel = _param(
+        self, "kernel", _fan_in, self.axes, x.shape[-1], self.features
+      )
+      y = matmul.matmul(rows, jnp.asarray(kernel, self.dtype), out_dtype)
     if self.use_bias:
       zeros = nn.initializers.zeros
       bias = _param(self, "bias", zeros, self.axes[1:], self.features)

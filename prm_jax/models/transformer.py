@@ -20,6 +20,7 @@ from prm_jax.models import attention
 from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
 from prm_jax.models import layers
+from prm_jax.models import matmul
 
 Params = Any
 HEADS = ("lm", "step", "outcome", "value")
@@ -182,7 +183,10 @@ class Transformer(nn.Module):
     index = jnp.asarray(ids)
     if self.config.tie_embedding:
       return jnp.asarray(self.embedding.table)[index].T
-    return self.lm_head.variables["params"]["kernel"][:, index]
+    own = self.lm_head.variables["params"]
+    if matmul.TRANSPOSED in own:
+      return own[matmul.TRANSPOSED][index].T
+    return own["kernel"][:, index]
 
   def outcome_logits(self, batch: batch_lib.Batch) -> Float[Array, "B T"]:
     """Returns a logit of P(the final answer is right) per token."""

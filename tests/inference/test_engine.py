@@ -176,6 +176,47 @@ def test_a_call_has_no_more_slots_than_the_next_power_of_two(num_samples):
     assert run.slots.token.size == expected
 
 
+def test_slots_become_fewer_as_completions_end_and_no_text_changes(
+  monkeypatch,
+):
+  config = dataclasses.replace(test_sampler.PLAIN, compute_dtype="bfloat16")
+  budgets = [40, 5, 17, 8, 3, 38, 7, 6]
+  prompts = [[10, i, *[3] * (i % 5), 12] for i in range(len(budgets))]
+  requests = [
+    dataclasses.replace(r, max_tokens=n)
+    for r, n in zip(_requests(prompts, 1), budgets, strict=True)
+  ]
+  sampling = dataclasses.replace(WARM, max_tokens=40)
+  engine = _engine(config, NeverEnds(), slots=8, chunk=4)
+  whole, before = engine.complete(requests, sampling, KEY)
+  monkeypatch.setattr(engine_lib._Run, "SHRINKS_FROM", 0)
+  monkeypatch.setattr(engine_lib._Run, "FEWEST_ROWS", 2)
+  found, after = engine.complete(requests, sampling, KEY)
+  assert after.decoded == before.decoded == sum(budgets)
+  assert after.slot_steps < 0.7 * before.slot_steps
+  for a, b in zip(found, whole, strict=True):
+    np.testing.assert_array_equal(a[0].tokens, b[0].tokens)
+    np.testing.assert_allclose(a[0].log_probs, b[0].log_probs, atol=0.03)
+
+
+def test_a_prefill_takes_later_prompts_that_fit_where_the_next_one_does_not():
+  prompts = [[10, i, *[3] * n, 12] for i, n in enumerate((90, 90, 150, 150))]
+  requests = _requests(prompts, 1)
+  queue = engine_lib.shared_prompts(requests, 4)
+  run = engine_lib._Run(_engine(slots=4), queue, WARM, KEY)
+  lengths = []
+  original = slots.prefill
+
+  def prefill(params, caches, tokens, *args, **options):
+    lengths.append(int((tokens != 0).sum()))
+    return original(params, caches, tokens, *args, **options)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(slots, "prefill", prefill)
+    run.advance()
+  assert len(lengths) == 2
+
+
 def test_progress_tells_that_programs_are_compiled_and_then_of_tokens():
   told = []
   _, work = _engine(scale=0.0, chunk=4).complete(

@@ -23,6 +23,7 @@ from prm_jax.inference import sampler
 from prm_jax.inference import scorer
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
+from prm_jax.training import programs
 
 MODEL = model_config.ModelConfig(
   512, 64, 3, 4, 2, 16, 128, tie_embedding=False, qkv_bias=True
@@ -166,15 +167,46 @@ def _decoding(params, model, slots):
   return compiled[0]
 
 
+@pytest.mark.parametrize("program", ["sft", "prm"])
+def test_on_a_cpu_bfloat16_kernels_are_held_as_out_by_in(tmp_path, program):
+  folder = _save(tmp_path / "model", program, "bfloat16", "bfloat16")
+  load = dict(sft=sampler.load, prm=scorer.load)[program]
+  params = load(folder).params
+  up = params["layers"][0]["mlp"]["up"]
+  assert {k: x.shape for k, x in up.items()} == {"transposed": (128, 64)}
+  saved = programs.load_params(folder)
+  np.testing.assert_array_equal(
+    up["transposed"], saved["layers"]["mlp"]["up"]["kernel"][0].T
+  )
+  # No head but that of the vocabulary is a product of this kind.
+  assert program == "sft" or "kernel" in params["step_head"]
+  assert model_json.fingerprint(folder, params) == model_json.fingerprint(
+    folder, saved
+  )
+
+
+@pytest.mark.parametrize("rows", [1, 24])
+@pytest.mark.parametrize("method", ["step_logits", "lm_logits"])
+def test_transposed_kernels_compute_what_kernels_do(method, rows):
+  model = dataclasses.replace(MODEL, compute_dtype="bfloat16")
+  params = _params(model, jnp.bfloat16)
+  batch = jax.tree.map(lambda x: x[:1, :rows], _rows(model))
+  compute = jax.jit(functools.partial(transformer.apply, model, method=method))
+  usual = compute(params, batch)
+  found = compute(held.transposed(_own(params)), batch)
+  np.testing.assert_allclose(found, usual, rtol=0.02, atol=0.05)
+
+
 @pytest.mark.parametrize(
-  ("tied", "slots"), [(False, 4), (True, 4), (False, 1), (True, 1)]
+  ("tied", "slots"),
+  [(False, 4), (True, 4), (False, 1), (True, 1)],
 )
 def test_decoding_in_bfloat16_makes_no_second_copy_of_any_matrix(tied, slots):
   model = dataclasses.replace(WIDE, tie_embedding=tied)
-  params = _own(_params(model, jnp.bfloat16, ("lm",)))
+  params = held.transposed(_own(_params(model, jnp.bfloat16, ("lm",))))
   memory = _decoding(params, model, slots).memory_analysis()
   smallest_matrix = min(
     x.nbytes for x in jax.tree.leaves(params) if x.ndim == 2 and x.size > 2**15
   )
-  logits = 4 * 4 * model.vocab_size  # bytes, in float32, of four slots
+  logits = 4 * slots * model.vocab_size  # bytes, in float32
   assert memory.temp_size_in_bytes < 2 * logits + smallest_matrix
