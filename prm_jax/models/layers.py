@@ -63,9 +63,9 @@ class Dense(nn.Module):
     rows = x.reshape(-1, x.shape[-1]).astype(self.dtype)
     out_dtype = self.out_dtype or self.dtype
     if self.has_variable("params", matmul.TRANSPOSED):
-      kernel = self.get_variable("params", matmul.TRANSPOSED)
-      kernel = jnp.asarray(kernel, self.dtype)
-      y = matmul.by_transposed(rows, kernel, out_dtype)
+      held: Array = self.get_variable("params", matmul.TRANSPOSED)
+      turned = jnp.asarray(held, self.dtype)
+      y = matmul.by_transposed(rows, turned, out_dtype)
     else:
       kernel = _param(
         self, "kernel", _fan_in, self.axes, x.shape[-1], self.features
