@@ -277,3 +277,16 @@ def test_a_record_has_no_unset_filter_so_older_journals_stay_valid():
   )
   more = dataclasses.replace(plain, top_k=3, min_p=0.1)
   assert more.record() == plain.record() | dict(top_k=3, min_p=0.1)
+
+
+@pytest.mark.parametrize("vocabulary", [7, 384, 1000])
+def test_the_most_likely_token_is_the_first_maximum_with_its_probability(
+  vocabulary,
+):
+  # Few values: the maximum comes several times.
+  values = np.random.default_rng(0).integers(0, 9, (5, 2, vocabulary))
+  logits = jnp.asarray(values, jnp.float32)
+  tokens, log_probs = drawing.most_likely_token(logits)
+  np.testing.assert_array_equal(tokens, values.argmax(-1))
+  wanted = jax.nn.log_softmax(logits, axis=-1).max(-1)
+  np.testing.assert_allclose(log_probs, wanted, rtol=1e-6)

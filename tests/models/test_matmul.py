@@ -73,6 +73,18 @@ def test_every_product_of_a_dense_layer_suits_the_cpus_own_instructions():
     assert dot.params["preferred_element_type"] == jnp.float32
 
 
+@pytest.mark.parametrize(("rows", "on_left"), [(2, False), (24, True)])
+def test_transposed_parameters_are_the_left_side_of_few_rows_once_compiled(
+  rows, on_left
+):
+  a, b, _ = _sides(jnp.bfloat16)
+  b_t, a = jnp.asarray(b.T), a[:rows]
+  product = jax.jit(lambda a, b: matmul.by_transposed(a, b, jnp.bfloat16))
+  _close(product(a, b_t), _rounded(a, b))
+  compiled = product.lower(a, b_t).compile().as_text()
+  assert (f"f32[{Z},{rows}]{{1,0}} dot(" in compiled) == on_left
+
+
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
 def test_other_devices_are_given_the_plain_product(platform):
   a, b, _ = _sides(jnp.bfloat16)
