@@ -26,9 +26,10 @@ Params = Any
 
 # The name of a kernel [in, out] that is held as [out, in].
 TRANSPOSED = "transposed"
-# From 8 rows to this many a product takes 0.65 to 0.9 times as long with the
-# parameters on the left (AVX-512, 64 to 12 rows); then both sides weigh alike.
-_FEW = range(8, 97)
+# Of 12 rows a product takes 0.8 times as long with the parameters on the left,
+# of 32 0.7 times (AVX-512). Of 64 a whole step took longer: the result is stored
+# once more, transposed, and that of the vocabulary is large.
+_FEW = range(8, 49)
 
 
 def platform() -> str:
