@@ -27,8 +27,8 @@ Params = Any
 # The name of a kernel [in, out] that is held as [out, in].
 TRANSPOSED = "transposed"
 # Of 12 rows a product takes 0.8 times as long with the parameters on the left,
-# of 32 0.7 times (AVX-512). Of 64 a whole step took longer: the result is stored
-# once more, transposed, and that of the vocabulary is large.
+# of 32 0.7 times (AVX-512). Of 64 it was shorter by itself, but a whole step of
+# decoding took longer; why wasn't found out.
 _FEW = range(8, 49)
 
 
