@@ -11,8 +11,8 @@ Rules, hardware, time and result: see experiments/README.md.
 An arm is a base and what of it is trained. Its rate is the one with which seed
 0 does best on held-out problems of the training data; the other seeds train
 with it. Each run scores all test data, once with the question and once without.
-It writes its own files when it ends, and what is there is not run again: so
-several processes can share the arms, and an interrupted one goes on.
+It writes its own files when it ends, and what is there is not run again. Several
+processes may run at a time, each with --arms of its own.
 """
 
 import argparse
@@ -70,6 +70,7 @@ class Arm:
     rates: The peak learning rates that are tried.
     updates: The length of a run. An epoch has some 250.
     pretrained: Whether the base's weights are taken, or only its shape.
+    remat: See ModelConfig; it changes memory alone.
   """
 
   base: str
@@ -77,12 +78,13 @@ class Arm:
   rates: tuple[float, ...]
   updates: int = 500
   pretrained: bool = True
+  remat: str = "none"
 
 
 ARMS = {
   "smol/whole": Arm("smol", "all", (1e-4, 3e-4)),
   "smol/random": Arm("smol", "all", (1e-4, 3e-4), pretrained=False),
-  "qwen/whole": Arm("qwen", "all", (3e-5, 1e-4), updates=250),
+  "qwen/whole": Arm("qwen", "all", (3e-5, 1e-4), updates=250, remat="full"),
   "qwen/lora": Arm("qwen", "lora", (3e-4, 1e-3), updates=250),
 }
 
@@ -116,7 +118,7 @@ def get_config() -> ml_collections.ConfigDict:
     holdout=0.1,
     deduplicate=True,
   )
-  c.model = dict(compute_dtype="bfloat16", remat="none")
+  c.model = dict(compute_dtype="bfloat16")
   c.encoding.update(max_tokens=4096, truncation="drop")
   c.packing.update(batch_size=2, sequence_length=4096)
   c.optimizer.update(warmup_steps=30, weight_decay=0.01)
@@ -174,7 +176,7 @@ def train_config(
   """Returns the config of a run."""
   arm, config = ARMS[run.arm], c.copy_and_resolve_references()
   config.init_from, config.seed = str(base), run.seed
-  config.trainable = arm.trainable
+  config.trainable, config.model.remat = arm.trainable, arm.remat
   if arm.trainable == "lora":
     config.model.update(LORA)
   config.optimizer.peak_lr = run.rate

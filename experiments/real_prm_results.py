@@ -154,6 +154,15 @@ def baselines(data: real_prm.Data) -> dict[str, Any]:
   return out
 
 
+def check_tuned(results: pathlib.Path) -> None:
+  """Refuses results that lack a run by which an arm's rate is chosen."""
+  for name, arm in real_prm.ARMS.items():
+    for rate in arm.rates:
+      path = results / f"{real_prm.Run(name, rate, 0).name}.json"
+      if not path.exists():
+        raise SystemExit(f"{path}: isn't there; run real_prm.py first")
+
+
 def main() -> None:
   parser = argparse.ArgumentParser()
   parser.add_argument("--results", type=pathlib.Path, default="runs/real_prm")
@@ -164,6 +173,7 @@ def main() -> None:
   c = real_prm.get_config()
   data = real_prm.read_data(c)
   bench = real_prm.Bench(c, data, args.results, args.results, args.results)
+  check_tuned(args.results)
   runs = []
   for name in real_prm.ARMS:
     best = real_prm.best_rate(bench, name)
