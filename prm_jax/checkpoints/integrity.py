@@ -8,6 +8,7 @@ are the same on every mesh, and a digest of its own metadata.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+import errno
 import functools
 import hashlib
 import json
@@ -48,22 +49,23 @@ def of_params(params: Any) -> dict[str, str]:
   Each fingerprint is then that of the stack of all layers.
   """
   whole: dict[str, Array] = {}
-  by_layer: dict[int, dict[str, Array]] = {}
+  parts: dict[str, list[Array]] = {}
   for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
     number, name = own_place(path)
-    named = whole if number is None else by_layer.setdefault(number, {})
-    named[name] = leaf
-  if not by_layer:
-    return of(whole)
-  each = [_sums(by_layer[i], np.uint32(i)) for i in range(len(by_layer))]
+    if number is None:
+      whole[name] = leaf
+    else:
+      parts.setdefault(name, []).append(leaf)
+  each: dict[str, list[Any]] = {name: [] for name in parts}
+  for i in range(max(map(len, parts.values()), default=0)):
+    named = {name: x[i] for name, x in parts.items() if i < len(x)}
+    for name, sums in _sums(named, np.uint32(i)).items():
+      each[name].append(sums)
   fingerprints = of(whole)
-  each = jax.device_get(each)
-  for name, part in by_layer[0].items():
-    sums = [
-      sum(map(int, halves)) & 0xFFFFFFFF
-      for halves in zip(*[x[name] for x in each])
-    ]
-    fingerprints[name] = _text((len(each), *part.shape), part, sums)
+  for name, of_layers in jax.device_get(each).items():
+    added = [sum(map(int, x)) & 0xFFFFFFFF for x in zip(*of_layers)]
+    part = parts[name][0]
+    fingerprints[name] = _text((len(of_layers), *part.shape), part, added)
   return fingerprints
 
 
@@ -297,10 +299,13 @@ def damaged(where: object, reason: str) -> errors.DamagedError:
 def unreadable(where: object, error: Exception) -> errors.InputError:
   """Returns the error to raise if something saved can't be read.
 
-  It is damaged, unless this process may open no more files.
+  It is damaged, unless this process may open no more files or has no memory.
   """
-  if exhausted.errno_of(error) in exhausted.OPEN_FILES:
-    return errors.InputError(f"{where}: can't be read: {exhausted.FILES}")
+  number = exhausted.errno_of(error)
+  if number is not None and number in (*exhausted.OPEN_FILES, errno.ENOMEM):
+    return errors.InputError(
+      f"{where}: can't be read: {exhausted.reason(number)}"
+    )
   return damaged(where, reason(error))
 
 

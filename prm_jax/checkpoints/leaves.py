@@ -2,8 +2,8 @@
 
 orbax reads an array into one place and copies it to another, and a stack of
 layers that is taken apart is copied once more. Memory that was never used is
-what costs most of such a copy's time. Here each array, or each layer's part of
-one, is read to its own place, from files that are mapped into memory.
+what costs most of such a copy's time. Here each layer's part of an array is read
+to its own place, which is freed with it, from files that are mapped into memory.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ import pathlib
 from typing import Any
 
 import jax
+from jax import numpy as jnp
 import numpy as np
-
-# What XLA's CPU backend uses in place, it wants to begin at such a multiple.
-_ALIGNMENT = 64
 
 
 class Leaves:
@@ -44,7 +42,7 @@ class Leaves:
       recheck_cached_data=False,
       recheck_cached_metadata=False,
     )
-    self._is_one_store = said.get("use_ocdbt", True)
+    self._is_one_store = (folder / "manifest.ocdbt").exists()
     self._folder = folder
     # Nothing stays mapped: the file of a save may be replaced.
     self._context = tensorstore.Context(
@@ -56,34 +54,34 @@ class Leaves:
     self._device = jax.local_devices()[0]
 
   def read(self, name: str) -> jax.Array:
-    """Returns an array.
+    """Returns an array, whose memory a program that it is donated to may use.
 
     Args:
       name: Its path in the tree, as "embedding/table".
     """
-    (whole,) = self._read(name, apart=False)
-    return whole
+    store = self._open(name)
+    place = _empty(tuple(store.shape), store.dtype.numpy_dtype)
+    self._ts.array(place).write(store).result()
+    # XLA's CPU backend never writes to memory that isn't its own.
+    held = jax.device_put(place, self._device)
+    return jax.block_until_ready(jnp.array(held, copy=True))
 
   def read_parts(self, name: str) -> list[jax.Array]:
     """Returns the parts of an array along its first axis, each for itself."""
-    return self._read(name, apart=True)
+    store = self._open(name)
+    num, *shape = store.shape
+    dtype = store.dtype.numpy_dtype
+    places = [_empty(tuple(shape), dtype) for _ in range(num)]
+    self._ts.stack([self._ts.array(x) for x in places]).write(store).result()
+    return jax.block_until_ready(jax.device_put(places, self._device))
 
-  def _read(self, name: str, *, apart: bool) -> list[jax.Array]:
-    store = self._ts.open(
+  def _open(self, name: str) -> Any:
+    return self._ts.open(
       self._base | dict(kvstore=self._place(name)),
       context=self._context,
       open=True,
       read=True,
     ).result()
-    shape, dtype = tuple(store.shape), store.dtype.numpy_dtype
-    if apart:
-      places = _empty(shape[0], shape[1:], dtype)
-      target = self._ts.stack([self._ts.array(x) for x in places])
-    else:
-      places = _empty(1, shape, dtype)
-      target = self._ts.array(places[0])
-    target.write(store).result()
-    return jax.block_until_ready(jax.device_put(places, self._device))
 
   def _place(self, name: str) -> Mapping[str, Any]:
     name = name.replace("/", ".")
@@ -93,16 +91,13 @@ class Leaves:
     return dict(driver="ocdbt", base=base, path=f"{name}/")
 
 
-def _empty(num: int, shape: tuple[int, ...], dtype: Any) -> list[np.ndarray]:
-  """Returns arrays of unset numbers, each at a multiple of _ALIGNMENT.
+def _empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+  """Returns an array of unset numbers, in pages of its own.
 
   numpy would ask the system for large pages, for which it may first move what
   others have in memory: that took longer than all the rest of reading.
   """
   size = math.prod(shape) * np.dtype(dtype).itemsize
-  step = -(-size // _ALIGNMENT) * _ALIGNMENT
-  memory = np.frombuffer(mmap.mmap(-1, max(num * step, 1)), np.uint8)
-  return [
-    memory[i * step : i * step + size].view(dtype).reshape(shape)
-    for i in range(num)
-  ]
+  flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+  memory = np.frombuffer(mmap.mmap(-1, max(size, 1), flags), np.uint8)
+  return memory[:size].view(dtype).reshape(shape)

@@ -261,7 +261,8 @@ def most_likely_token(
   """Returns the most likely token, the first of several, and its log-probability.
 
   XLA's CPU backend compares one entry after another in an argmax, but many at
-  once in a maximum: that of each block says in which the token is.
+  once in a maximum: that of each block says in which the token is. A row with
+  NaN has any token, and the log-probability NaN.
   """
   V = logits.shape[-1]
   block = math.gcd(V, BLOCK)
@@ -270,7 +271,8 @@ def most_likely_token(
   inside = jnp.take_along_axis(blocks, at[..., None], axis=-2)[..., 0, :]
   token = at[..., 0] * block + inside.argmax(-1)
   top = inside.max(-1, keepdims=True)
-  return token.astype(jnp.int32), -jnp.log(jnp.exp(logits - top).sum(-1))
+  # Not -log: a certain token has 0, not -0.
+  return token.astype(jnp.int32), 0 - jnp.log(jnp.exp(logits - top).sum(-1))
 
 
 def is_end(

@@ -1,10 +1,14 @@
 """Checkpoint folders: what comes back, and one line where nothing can."""
 
 import dataclasses
+import errno
+import gc
 import json
 import math
+import os
 import pathlib
 import shutil
+import weakref
 
 from flax.core import meta
 import jax
@@ -14,6 +18,7 @@ import pytest
 
 from prm_jax import errors
 from prm_jax.checkpoints import integrity
+from prm_jax.checkpoints import leaves
 from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
@@ -397,6 +402,51 @@ def test_a_layer_in_the_place_of_another_is_found(copy):
   others = integrity.of_params(turned)
   assert {k for k in found if others[k] != found[k]} >= {"layers/mlp/up/kernel"}
   assert others.keys() == found.keys()
+
+
+def test_parameters_read_for_training_are_updated_in_place(copy):
+  kernel = programs.load_params(copy)["layers"]["mlp"]["up"]["kernel"]
+  place = kernel.unsafe_buffer_pointer()
+  doubled = jax.jit(lambda x: 2 * x, donate_argnums=0)(kernel)
+  assert doubled.unsafe_buffer_pointer() == place
+
+
+def test_each_layers_part_is_freed_with_it(copy, monkeypatch):
+  mapped = []
+
+  def counted(*args):
+    mapped.append(weakref.ref(memory := mapping(*args)))
+    return memory
+
+  mapping = leaves.mmap.mmap
+  monkeypatch.setattr(leaves.mmap, "mmap", counted)
+  layers = programs.load_params(copy, apart=True)["layers"]
+  held_before = sum(ref() is not None for ref in mapped)
+  for leaf in jax.tree.leaves(layers[0]):
+    leaf.delete()
+  del leaf
+  gc.collect()
+  freed = held_before - sum(ref() is not None for ref in mapped)
+  assert freed == len(jax.tree.leaves(layers[1]))
+
+
+def test_too_little_memory_to_read_a_save_isnt_damage(copy, monkeypatch):
+  def full(*args):
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+  monkeypatch.setattr(leaves.mmap, "mmap", full)
+  with pytest.raises(errors.InputError, match="Cannot allocate memory") as e:
+    programs.load_params(copy, apart=True)
+  assert not isinstance(e.value, errors.DamagedError)
+
+
+def test_models_of_other_depths_have_fingerprints_together():
+  layers = {"kernel": jnp.arange(12.0).reshape(4, 3)}
+  stacks = dict(deep=dict(layers=layers))
+  stacks["flat"] = dict(layers={"kernel": layers["kernel"][:2] + 1})
+  found = integrity.of(stacks)
+  own = held.own_arrays(jax.tree.map(jnp.copy, stacks))
+  assert integrity.of_params(own) == found
 
 
 def test_without_the_damaged_save_the_one_before_it_is_used(copy):

@@ -290,3 +290,7 @@ def test_the_most_likely_token_is_the_first_maximum_with_its_probability(
   np.testing.assert_array_equal(tokens, values.argmax(-1))
   wanted = jax.nn.log_softmax(logits, axis=-1).max(-1)
   np.testing.assert_allclose(log_probs, wanted, rtol=1e-6)
+  certain = jnp.full(vocabulary, -jnp.inf).at[-1].set(2.0)
+  token, log_prob = jax.jit(drawing.most_likely_token)(certain)
+  assert token == vocabulary - 1
+  assert str(float(log_prob)) == "0.0"
