@@ -60,7 +60,7 @@ class Leaves:
       name: Its path in the tree, as "embedding/table".
     """
     store = self._open(name)
-    place = _empty(tuple(store.shape), store.dtype.numpy_dtype)
+    place = empty(tuple(store.shape), store.dtype.numpy_dtype)
     self._ts.array(place).write(store).result()
     # XLA's CPU backend never writes to memory that isn't its own.
     held = jax.device_put(place, self._device)
@@ -71,7 +71,7 @@ class Leaves:
     store = self._open(name)
     num, *shape = store.shape
     dtype = store.dtype.numpy_dtype
-    places = [_empty(tuple(shape), dtype) for _ in range(num)]
+    places = [empty(tuple(shape), dtype) for _ in range(num)]
     self._ts.stack([self._ts.array(x) for x in places]).write(store).result()
     return jax.block_until_ready(jax.device_put(places, self._device))
 
@@ -91,11 +91,15 @@ class Leaves:
     return dict(driver="ocdbt", base=base, path=f"{name}/")
 
 
-def _empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
   """Returns an array of unset numbers, in pages of its own.
 
   numpy would ask the system for large pages, for which it may first move what
   others have in memory: that took longer than all the rest of reading.
+
+  Args:
+    shape: Its shape.
+    dtype: Its type.
   """
   size = math.prod(shape) * np.dtype(dtype).itemsize
   flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

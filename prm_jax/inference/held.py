@@ -10,12 +10,15 @@ because products of few rows are faster so (models/matmul.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import pathlib
 from typing import Any
 
 import jax
+from jax import numpy as jnp
 import numpy as np
 
+from prm_jax.checkpoints import leaves
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.models import config as model_config
@@ -60,15 +63,35 @@ def load(
 def transposed(params: Params) -> Params:
   """Returns parameters in own arrays with bfloat16 kernels held transposed.
 
+  Each kernel is freed once its transpose is made.
+
   Args:
-    params: The result of `own_arrays`, which isn't used after.
+    params: Parameters whose layers are own arrays, which aren't used after.
   """
   dense = {
-    name: matmul.with_transposed(params[name])
+    name: _with_transposed(params[name])
     for name in ("lm_head", "layers")
     if name in params
   }
   return {**params, **dense}
+
+
+def _with_transposed(tree: Params) -> Params:
+  if isinstance(tree, tuple):
+    return tuple(map(_with_transposed, tree))
+  if not isinstance(tree, Mapping):
+    return tree
+  out = {}
+  for name, leaf in tree.items():
+    if name == "kernel" and leaf.ndim == 2 and leaf.dtype == jnp.bfloat16:
+      # Compiles nothing.
+      turned = leaves.empty(leaf.shape[::-1], leaf.dtype)
+      np.copyto(turned, np.asarray(leaf).T)
+      out[matmul.TRANSPOSED] = jax.device_put(turned)
+      leaf.delete()
+    else:
+      out[name] = _with_transposed(leaf)
+  return out
 
 
 def own_arrays(params: Params) -> Params:
@@ -94,9 +117,9 @@ def own_arrays(params: Params) -> Params:
 
 def _split(stacks: Params) -> tuple[Params, ...]:
   """Returns the tree of each layer."""
-  leaves, structure = jax.tree.flatten(stacks)
-  of_layers: list[list[jax.Array]] = [[] for _ in range(len(leaves[0]))]
-  for stack in leaves:
+  each, structure = jax.tree.flatten(stacks)
+  of_layers: list[list[jax.Array]] = [[] for _ in range(len(each[0]))]
+  for stack in each:
     for layer, part in zip(of_layers, _parts(stack), strict=True):
       layer.append(part)
     stack.delete()

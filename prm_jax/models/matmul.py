@@ -111,31 +111,6 @@ def by_transposed(
   return wide(a, b, 1).astype(dtype)
 
 
-def with_transposed(tree: Params) -> Params:
-  """Returns parameters whose kernels of bfloat16 are held transposed.
-
-  Each kernel is freed once its transpose is made.
-
-  Args:
-    tree: Parameters of dense layers, which aren't used after.
-  """
-  if isinstance(tree, tuple):
-    return tuple(map(with_transposed, tree))
-  if not isinstance(tree, Mapping):
-    return tree
-  out = {}
-  for name, leaf in tree.items():
-    narrow = name == "kernel" and leaf.ndim == 2 and leaf.dtype == jnp.bfloat16
-    if narrow:
-      # Compiles nothing.
-      turned = np.ascontiguousarray(np.asarray(leaf).T)
-      out[TRANSPOSED] = jax.device_put(turned)
-      leaf.delete()
-    else:
-      out[name] = with_transposed(leaf)
-  return out
-
-
 def as_saved(tree: Params) -> Params:
   """Returns parameters under their own names, transposed kernels as views."""
   if isinstance(tree, tuple):
