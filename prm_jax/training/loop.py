@@ -259,7 +259,9 @@ def fit(
     if made >= config.steps:
       _logger.info(
         f"{name}: has made all its {made:,} updates before: nothing is left to"
-        " do; a larger `config.fit.steps` makes more, and `fresh=True` starts over"
+        " do; for more updates give another `workdir` with a larger"
+        " `config.fit.steps`, on which the schedule depends, or `fresh=True` to"
+        " start over"
       )
     eval_fn = prepared.evaluate
     if measure is None and eval_fn is not None and eval_batches:

@@ -680,7 +680,10 @@ def test_a_finished_run_is_not_trained_again(tmp_path, whole, caplog):
   assert "nothing is left to do" not in caplog.text
   _assert_same(_fit(tmp_path, _stopping_at(0)), whole[0])
   assert _records(tmp_path) == whole[1]
-  assert "updates before: nothing is left to do" in caplog.text
+  assert (
+    "updates before: nothing is left to do; for more updates give another"
+    " `workdir` with a larger `config.fit.steps`"
+  ) in caplog.text
 
 
 def test_more_steps_go_on_from_the_end(tmp_path):
