@@ -11,7 +11,7 @@ import importlib
 import logging
 import math
 import pathlib
-from typing import Any
+from typing import Any, NoReturn
 
 from prm_jax import errors
 from prm_jax.labelling import judge_prompts
@@ -55,6 +55,18 @@ GRADERS = (
 )
 
 
+# How argparse begins to say so.
+_REQUIRED = "the following arguments are required: "
+
+
+class _MissingError(errors.InputError):
+  """A command lacks arguments: the command's parser, and their names."""
+
+  def __init__(self, parser: Parser, names: Sequence[str]):
+    super().__init__(_REQUIRED + ", ".join(names))
+    self.parser, self.names = parser, names
+
+
 class Parser(argparse.ArgumentParser):
   """An argparse parser whose errors are the user's, with exit code 1.
 
@@ -62,20 +74,56 @@ class Parser(argparse.ArgumentParser):
   """
 
   def error(self, message: str) -> Any:
+    if message.startswith(_REQUIRED):
+      raise _MissingError(self, message.removeprefix(_REQUIRED).split(", "))
     raise errors.InputError(f"{message}; see {self.prog} --help")
 
-  def refuse(self, unknown: Sequence[str]) -> None:
-    """Refuses words that are no arguments of the command.
+  def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+    """Returns the parsed arguments; refuses words that no command has.
 
     Args:
-      unknown: The words.
+      argv: The words of the command line.
     """
-    word = unknown[0].partition("=")[0]
-    names = [f"--{name}" for name in sorted(self.flags())]
-    near = [x for x in names if word.startswith("--") and x.startswith(word)]
-    near = near or difflib.get_close_matches(word, names, 1)
-    hint = f"; did you mean {' or '.join(near[:3])}?" if near else ""
-    self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    try:
+      parsed, unknown = self.parse_known_args(argv)
+    except _MissingError as e:
+      e.parser.refuse(argv, e.names)
+    if unknown:
+      parsed.refuse(unknown)
+    return parsed
+
+  def refuse(
+    self, words: Sequence[str], missing: Sequence[str] = ()
+  ) -> NoReturn:
+    """Refuses words that are no arguments of the command, or too few of them.
+
+    Args:
+      words: The words; if arguments are missing the whole command line.
+      missing: The names of required arguments that are missing.
+    """
+    own = self._names() - set(missing)
+    said = []
+    if missing:
+      said.append(_REQUIRED + ", ".join(missing))
+      options = (x for x in words if x.startswith("--") and x != "--")
+      words = [x for x in options if x.partition("=")[0] not in own]
+    if words:
+      said.append(f"unrecognized arguments: {' '.join(words)}")
+    options = (x for x in words if x.startswith("--"))
+    hint = self._hint(next(options, "").partition("=")[0])
+    raise errors.InputError(
+      f"{'; '.join([*said, *hint])}; see {self.prog} --help"
+    )
+
+  def _hint(self, word: str) -> list[str]:
+    """Returns what may have been meant by an option that isn't known here."""
+    if word.removeprefix("--") in self.flags():
+      return [f"give {word} after the command"]
+    names = sorted(self._names())
+    near = [x for x in names if word.strip("-") and x.startswith(word)]
+    if len(word) >= len("--abc"):
+      near = near or difflib.get_close_matches(word, names, 1)
+    return [f"did you mean {' or '.join(near[:3])}?"] if near else []
 
   def add_commands(self, metavar: str, *, required: bool = True) -> None:
     """Makes this the parser of several commands; see add_command."""
@@ -114,15 +162,16 @@ class Parser(argparse.ArgumentParser):
 
   def flags(self) -> frozenset[str]:
     """Returns the names of the options, those of its commands included."""
-    names = {
-      text.removeprefix("--")
-      for action in self._actions
-      for text in action.option_strings
-    }
+    names = {name.removeprefix("--") for name in self._names()}
     for action in self._actions:
       if isinstance(action, argparse._SubParsersAction):
         names.update(*(parser.flags() for parser in action.choices.values()))
     return frozenset(names)
+
+  def _names(self) -> set[str]:
+    """Returns its own options, with their dashes."""
+    names = (x for action in self._actions for x in action.option_strings)
+    return {name for name in names if name.startswith("--")}
 
   def add_option(
     self, name: str, text: str | None = None, default: Any = None, **more: Any

@@ -111,9 +111,7 @@ def _run(
   if _asks_for_config_help(argv):
     _print_config(argv, overrides)
     return
-  parsed, unknown = parser.parse_known_args(argv)
-  if unknown:
-    parsed.refuse(unknown)
+  parsed = parser.parse(argv)
   if overrides and not hasattr(parsed, "config"):
     raise errors.InputError(
       f"--config.{overrides[0]}: {parsed.command} takes no config"

@@ -41,12 +41,15 @@ def test_every_flag_of_a_command_has_a_help_of_a_whole_phrase(name):
     (["sample", "--temprature=2"], "; did you mean --temperature?; see"),
     (["sample", "--zzzz"], "unrecognized arguments: --zzzz; see"),
     (["label", "judge", "more"], "unrecognized arguments: more; see"),
+    (["sample", "more", "--zz"], "unrecognized arguments: more --zz; see"),
+    (["sample", "x", "--temprature=2"], "; did you mean --temperature?; see"),
+    (["sample", "--=2"], "unrecognized arguments: --=2; see"),
   ],
 )
 def test_a_part_of_an_options_name_is_none_and_a_hint_names_the_command(
   words, hint, capsys
 ):
-  command = " ".join(words[:-1])
+  command = words[0] if words[0] == "sample" else " ".join(words[:-1])
   of = PARSERS[f"prm-jax {command}"]
   needed = [
     f"{x.option_strings[0]}={next(iter(x.choices or '1'))}"
@@ -56,6 +59,33 @@ def test_a_part_of_an_options_name_is_none_and_a_hint_names_the_command(
   assert main.main([*words, *needed]) == 1
   error = capsys.readouterr().err
   assert hint in error and f"see prm-jax {command} --help" in error
+
+
+@pytest.mark.parametrize(
+  ("words", "error"),
+  [
+    ("--input=x", "--input=x; give --input after the command; see prm-jax -"),
+    ("--version=", "ignored explicit argument ''; see prm-jax -"),
+    ("doctor --", "unrecognized arguments: --; see prm-jax doctor"),
+    ("--inputt=x", "unrecognized arguments: --inputt=x; see prm-jax -"),
+    (
+      "label --policy=x monte_carlo",
+      "required: --input, --output, --policy; unrecognized arguments:"
+      " --policy=x; give --policy after the command; see prm-jax label",
+    ),
+    (
+      "score --checkpont=a --input=b --output=c",
+      "required: --checkpoint; unrecognized arguments: --checkpont=a; did you"
+      " mean --checkpoint?; see prm-jax score -",
+    ),
+    ("score --input=b --output=c", "required: --checkpoint; see prm-jax score"),
+  ],
+)
+def test_an_option_at_the_wrong_place_and_a_misspelt_required_one_have_hints(
+  words, error, capsys
+):
+  assert main.main(words.split()) == 1
+  assert error in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", PARSERS)
