@@ -60,6 +60,7 @@ class Journal:
     torn_bytes: The length of a last line that a killed process left unfinished;
       it is cut off, and its batch is labelled again.
     damaged: The numbers of damaged lines; their batches are labelled again.
+    fresh: Whether it was emptied when it was opened.
   """
 
   path: pathlib.Path
@@ -68,6 +69,13 @@ class Journal:
   work: Mapping[str, int]
   torn_bytes: int
   damaged: tuple[int, ...] = ()
+  fresh: bool = False
+
+  @property
+  def again(self) -> str:
+    """Returns how to go on later, in words."""
+    without = ", without `fresh=True`," if self.fresh else ""
+    return f"give the same command again{without}"
 
 
 def path_of(output: files.PathLike) -> pathlib.Path:
@@ -171,7 +179,7 @@ def opened(
     if end == 0:
       _write(path, fd, journal_head.line_of(depends_on).encode())
       _sync_folder(path.parent)
-    yield Journal(path, fd, ids, work, torn_bytes, damaged)
+    yield Journal(path, fd, ids, work, torn_bytes, damaged, fresh)
 
 
 def batches(
@@ -244,10 +252,13 @@ def run(
         work.update(spent)
         progress(done, work)
     except preemption.PreemptedError:
+      kept = len(journal.ids) + done
       _logger.warning(
-        f"{journal.path}: SIGTERM: keeps {len(journal.ids) + done:,} of"
-        f" {len(solutions):,} solutions, those of finished batches; give the"
-        " same command again to do the rest"
+        f"{journal.path}: SIGTERM: keeps {kept:,} of {len(solutions):,}"
+        f" solutions, those of finished batches; {journal.again} to do the rest"
+        if kept
+        else f"{journal.path}: SIGTERM: no batch was finished yet;"
+        f" {journal.again} to do all {len(solutions):,} solutions"
       )
       raise
   return dict(work)
@@ -274,7 +285,7 @@ def finish(
   if lost:
     raise errors.InputError(
       f"{journal.path}: was damaged during the run and lacks {len(lost):,}"
-      " solutions; give the same command again to do these"
+      f" solutions; {journal.again} to do these"
     )
   places = {s.id: i for i, s in enumerate(solutions)}
   first: dict[str, int] = {}
@@ -292,8 +303,8 @@ def finish(
     jsonl.write_solutions(output, labelled)
   except errors.InputError as e:
     raise type(e)(
-      f"{e}; {journal.path.name} holds all of them: fix that, and give the same"
-      " command again"
+      f"{e}; {journal.path.name} holds all of them: fix that, and"
+      f" {journal.again.rstrip(',')}"
     ) from None
   return labelled
 

@@ -237,9 +237,10 @@ def test_a_torn_last_line_is_cut_off_counted_and_labelled_again(
 # --- Refused -------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("num", [0, 2])
 def test_a_terminated_run_says_what_is_kept_and_how_to_go_on(
-  num, tmp_path, caplog
+  num, fresh, tmp_path, caplog
 ):
   output, calls = tmp_path / "out.jsonl", []
 
@@ -250,15 +251,19 @@ def test_a_terminated_run_says_what_is_kept_and_how_to_go_on(
     return label(batch)
 
   with (
-    journal.opened(output, SOLUTIONS, CLAIM) as log,
+    journal.opened(output, SOLUTIONS, CLAIM, fresh=fresh) as log,
     pytest.raises(preemption.PreemptedError),
   ):
     journal.run(log, SOLUTIONS, ended, batch_size=4)
   (record,) = caplog.records
-  assert record.getMessage() == (
-    f"{output}.journal: SIGTERM: keeps {sum(calls)} of {len(SOLUTIONS)}"
-    " solutions, those of finished batches; give the same command again to do"
+  without = ", without `fresh=True`," if fresh else ""
+  again = f"give the same command again{without} to do"
+  of = len(SOLUTIONS)
+  assert record.getMessage() == f"{output}.journal: SIGTERM: " + (
+    f"keeps {sum(calls)} of {of} solutions, those of finished batches; {again}"
     " the rest"
+    if num
+    else f"no batch was finished yet; {again} all {of} solutions"
   )
 
 
