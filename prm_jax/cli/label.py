@@ -103,7 +103,7 @@ def _check_journal(
   args: argparse.Namespace, task: label_inputs.Task, claim: Mapping[str, Any]
 ) -> None:
   """Refuses another run's output before the policy is loaded."""
-  known = models.asked(args.policy, model_arguments.of(args))
+  known = policies.asked(args, args.policy)
   if not args.fresh:
     known |= dict(claim) | dict(seed=args.seed)
     journal.check(args.output, task.solutions, known)

@@ -159,6 +159,22 @@ def lacks_temperature(
   return is_chat and "temperature" not in defaults
 
 
+def asked(args: argparse.Namespace, name: str) -> dict[str, Any]:
+  """Returns what is known of `depends_on` before a policy is loaded.
+
+  Args:
+    args: The parsed arguments.
+    name: The policy's folder; of what is none nothing is known.
+  """
+  known = models.asked(name, model_arguments.of(args))
+  if known:
+    options = arguments.sampling(args)
+    given = {k: value for k, value in options.items() if value is not None}
+    record = sampler.sampling_of({}, **given).record()
+    known |= {k: record.get(k) for k in given}
+  return known
+
+
 @contextlib.contextmanager
 def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
   """Yields the checkpoint, or the model of an endpoint, that --policy names.

@@ -174,13 +174,20 @@ def _run(
 
 def _asked(args: argparse.Namespace) -> dict[str, Any]:
   """Returns what is known of the models before they are loaded."""
-  how = model_arguments.of(args)
-
   names = {tree_lib.POLICY: args.policy}
   if args.kind == "speculate":
     names = {rules.DRAFT: args.draft, rules.TARGET: args.policy}
-  known = {k: models_lib.asked(x, how) for k, x in names.items()}
-  return dict(policies=known, scorer=models_lib.asked(args.scorer, how))
+  return dict(
+    policies={k: policies.asked(args, x) for k, x in names.items()},
+    scorer=models_lib.asked(args.scorer, model_arguments.of(args)),
+  ) | ({} if (given := _aggregate(args)) is None else dict(aggregate=given))
+
+
+def _aggregate(args: argparse.Namespace) -> str | None:
+  """Returns how step scores become one score; None is as the scorer says."""
+  if args.kind == "chunk_guidance":
+    return None
+  return args.aggregate or ("last" if args.kind in _BY_STEP else None)
 
 
 def _plain(value: Any) -> Any:
@@ -283,7 +290,7 @@ def _verifier(
     verifier = chunks.of_policy(large, guidance=args.guidance)
     return verifier, models_lib.depends_on("guide", args.scorer, latest, large)
   loaded = models_lib.score(args.scorer, model_arguments.of(args))
-  aggregate = args.aggregate or ("last" if args.kind in _BY_STEP else None)
+  aggregate = _aggregate(args)
   if loaded.scorer is None:
     verifier = models.Verifier(loaded.score, aggregate or "product")
     return verifier, dict(loaded.identity)

@@ -89,7 +89,7 @@ def check(
   solutions: Sequence[schema.Solution],
   depends_on: Mapping[str, Any],
 ) -> None:
-  """Refuses an output whose journal depends on other things.
+  """Refuses an output without a journal, or whose journal isn't this run's.
 
   So a long start, such as the loading of a model, isn't in vain.
 
@@ -103,6 +103,7 @@ def check(
     InputError: See opened.
   """
   path = path_of(output)
+  _check_has_journal(output)
   # What is no file is refused when it is opened.
   if not path.is_file():
     return
@@ -148,11 +149,8 @@ def opened(
   """
   path = path_of(output)
   depends_on = dict(depends_on) | journal_head.fingerprint(solutions)
-  if not fresh and os.path.exists(output) and not path.exists():
-    raise errors.InputError(
-      f"{output}: is there already, without a journal to resume; give"
-      " another `output`, or `fresh=True` to replace it"
-    )
+  if not fresh:
+    _check_has_journal(output)
   known = frozenset(s.id for s in solutions)
   if len(known) < len(solutions):
     twice = Counter(s.id for s in solutions).most_common(1)[0][0]
@@ -180,6 +178,14 @@ def opened(
       _write(path, fd, journal_head.line_of(depends_on).encode())
       _sync_folder(path.parent)
     yield Journal(path, fd, ids, work, torn_bytes, damaged, fresh)
+
+
+def _check_has_journal(output: files.PathLike) -> None:
+  if os.path.exists(output) and not path_of(output).exists():
+    raise errors.InputError(
+      f"{output}: is there already, without a journal to resume; give"
+      " another `output`, or `fresh=True` to replace it"
+    )
 
 
 def batches(

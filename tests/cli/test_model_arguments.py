@@ -218,6 +218,13 @@ def test_labels_in_another_type_are_refused_like_another_seed(
   streams = capsys.readouterr()
   assert "results: --dtype was not given and is 'float32'; give" in streams.err
   assert "computed in:" not in streams.out
+  assert main.main([*words, "--temperature=0.5", "--top_k=3"]) == 1
+  error = capsys.readouterr().err
+  assert "temperature was 1.0 and is 0.5; top_k was not given and is 3" in error
+  (tmp_path / "out.jsonl.journal").rename(tmp_path / "kept")
+  assert main.main(words) == 1
+  assert "without a journal to resume" in capsys.readouterr().err
+  (tmp_path / "kept").rename(tmp_path / "out.jsonl.journal")
   monkeypatch.undo()
   monkeypatch.setattr(engine.Engine, "generate", _answers)
   assert main.main([*words, "--dtype=bfloat16"]) == 0
@@ -233,11 +240,12 @@ def test_a_search_in_another_type_is_refused_before_a_model_is_loaded(
   ]
   types, _ = loaded
   assert main.main(words) == 1 and len(types) == 2
-  assert main.main([*words, "--dtype=float32"]) == 1 and len(types) == 2
-  assert (
-    "--dtype of policies.policy was not given and is 'float32'; --dtype of"
-    " scorer was not given and is 'float32'; give" in capsys.readouterr().err
-  )
+  changed = ["--dtype=float32", "--max_tokens=9", "--aggregate=mean"]
+  assert main.main([*words, *changed]) == 1 and len(types) == 2
+  error = capsys.readouterr().err
+  assert "max_tokens was 512 and is 9" in error and "is 'mean'" in error
+  for name in ("policies.policy", "scorer"):
+    assert f"--dtype of {name} was not given and is 'float32'; " in error
 
 
 def _never(*_):
