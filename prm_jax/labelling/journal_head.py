@@ -101,8 +101,7 @@ def differences(
   # As they read back from a file.
   old, new = (dict(_flat(json.loads(json.dumps(x)))) for x in (before, now))
   return [
-    f"{_option(name)} was {_short(old.get(name))} and is"
-    f" {_short(new.get(name))}"
+    _differs(name, old.get(name), new.get(name))
     for name in (new if partly else old | new)
     if old.get(name) != new.get(name)
   ]
@@ -121,12 +120,17 @@ def fingerprint(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
   return dict(solutions=len(solutions), input=f"sha256:{digest.hexdigest()}")
 
 
-def _option(name: str) -> str:
-  """Returns a field's name, or that of the option that it came from."""
+def _differs(name: str, before: Any, now: Any) -> str:
+  """Returns in words that a field had another value before."""
   *of, last = name.split(".")
   if last != "compute_dtype":
-    return name
-  return f"`dtype` of {'.'.join(of)}" if of else "`dtype`"
+    return f"{name} was {_short(before)} and is {_short(now)}"
+  # As the options name the models.
+  model = of[-1].replace("target", "policy") if of else "policy"
+  there, here = (
+    "its own type" if x is None else _short(x).strip("'") for x in (before, now)
+  )
+  return f"`dtype`: `{model}` computes in {there} there, in {here} here"
 
 
 def _flat(

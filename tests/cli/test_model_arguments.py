@@ -216,7 +216,10 @@ def test_labels_in_another_type_are_refused_like_another_seed(
   monkeypatch.setattr(models, "policy", _never)
   assert main.main([*words, "--dtype=float32"]) == 1
   streams = capsys.readouterr()
-  assert "results: --dtype was not given and is 'float32'; give" in streams.err
+  own = (
+    "--dtype: --policy computes in its own type there, in float32 here; give"
+  )
+  assert own in streams.err
   assert "computed in:" not in streams.out
   assert main.main([*words, "--temperature=0.5", "--top_k=3"]) == 1
   error = capsys.readouterr().err
@@ -244,8 +247,9 @@ def test_a_search_in_another_type_is_refused_before_a_model_is_loaded(
   assert main.main([*words, *changed]) == 1 and len(types) == 2
   error = capsys.readouterr().err
   assert "max_tokens was 512 and is 9" in error and "is 'mean'" in error
-  for name in ("policies.policy", "scorer"):
-    assert f"--dtype of {name} was not given and is 'float32'; " in error
+  for name in ("policy", "scorer"):
+    own = f"--dtype: --{name} computes in its own type there, in float32 here; "
+    assert own in error
 
 
 def _never(*_):

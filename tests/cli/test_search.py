@@ -349,7 +349,7 @@ def test_a_threshold_is_refused_by_other_models_than_chose_it(
   capsys.readouterr()
   assert main.main([*run, "--policy=weak"]) == 1
   error = capsys.readouterr().err
-  assert "--dtype of policy was 'bfloat16' and is not given; choose" in error
+  assert "--policy computes in bfloat16 there, in its own type here" in error
   rows[0]["bill"]["compute_dtype"]["policy"] = "float32"
   samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
   assert choose() == 1
