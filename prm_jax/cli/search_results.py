@@ -195,7 +195,15 @@ def _models_of_samples(
       f"{path}: holds samples of models that computed in different types; give"
       " those of one search"
     )
-  return types[0] and models_of(types[0], journal.claim_of(path))
+  claim = journal.claim_of(path, samples, "tree")
+  if claim is None or not claim.keys() >= {"policies", "scorer", "aggregate"}:
+    claim = None
+    compared = "only the types of models are" if types[0] else "no model is"
+    print(
+      f"{path}: no journal of these samples is beside it: {compared} compared by"
+      " verify run"
+    )
+  return models_of(types[0] or {}, claim) or None
 
 
 def models_of(
@@ -204,15 +212,15 @@ def models_of(
   """Returns by which models samples were drawn and scored, as plain data.
 
   Args:
-    types: The type that each model computes in.
+    types: The type that each model computes in, of those of which it is known.
     claim: What the search depends on; None isn't known. The seed of samples
       makes them no others.
   """
   of = dict(claim["policies"], scorer=claim["scorer"]) if claim else {}
   models: dict[str, Any] = {
     name: {k: v for k, v in of.get(name, {}).items() if k != "seed"}
-    | dict(compute_dtype=computed)
-    for name, computed in types.items()
+    | ({"compute_dtype": types[name]} if name in types else {})
+    for name in dict(types) | of
   }
   return models | (dict(aggregate=claim["aggregate"]) if claim else {})
 
@@ -239,8 +247,14 @@ def check_models(
     print(f"{path}: it isn't known with which models it was chosen")
   before = threshold.models or {}
   known = claim if "aggregate" in before else None
+  # Samples of earlier versions don't say it.
+  typed = {
+    name: computed
+    for name, computed in types.items()
+    if isinstance(of := before.get(name), Mapping) and "compute_dtype" in of
+  }
   different = before and journal_head.differences(
-    before, models_of(types, known)
+    before, models_of(typed, known)
   )
   if different:
     raise errors.InputError(

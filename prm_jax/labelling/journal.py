@@ -112,17 +112,30 @@ def check(
     journal_head.check(path, _lines(path, fd), known, partly=True)
 
 
-def claim_of(output: files.PathLike) -> dict[str, Any] | None:
-  """Returns what the solutions in an output depend on, if its journal is there.
+def claim_of(
+  output: files.PathLike, solutions: Sequence[schema.Solution], field: str
+) -> dict[str, Any] | None:
+  """Returns what an output's solutions depend on; None if that isn't known.
+
+  It is if a journal of them is there: another file may be in the output's place.
 
   Args:
     output: See opened.
+    solutions: What the output holds.
+    field: A field of theirs that is the same in the journal.
   """
   path = path_of(output)
   if not path.is_file():
     return None
   with open(path, "rb") as f:
-    return journal_head.read(_lines(path, f.fileno()))
+    claim = journal_head.read(_lines(path, f.fileno()))
+    kept = {
+      record.get("id"): record.get(field)
+      for _, _, batch, _ in _batches_of(path, f.fileno())
+      for record in (batch or {}).get("solutions", ())
+    }
+  same = all(kept.get(s.id) == s.extra.get(field) for s in solutions)
+  return claim if same else None
 
 
 @contextlib.contextmanager

@@ -356,6 +356,50 @@ def test_a_threshold_is_refused_by_other_models_than_chose_it(
   assert "computed in different types" in capsys.readouterr().err
 
 
+def test_a_threshold_knows_its_models_from_the_journal_of_its_samples_alone(
+  testbed, problems, tmp_path, capsys
+):
+  samples, weak, chosen = (tmp_path / x for x in ("s.jsonl", "w.jsonl", "t"))
+  assert _search("best_of_n", problems, samples) == 0
+  assert _search("best_of_n", problems, weak, "--policy=weak") == 0
+
+  def choose():
+    """Returns the models, and what was printed."""
+    words = ("--precision=0.3", "--attempts=2", f"--output={chosen}")
+    capsys.readouterr()
+    assert main.main(["verify", "choose", f"--input={samples}", *words]) == 0
+    return json.loads(chosen.read_text())["models"], capsys.readouterr().out
+
+  models, text = choose()
+  assert models["policy"]["policy"] == "strong" and "no journal" not in text
+  # Earlier versions wrote no types.
+  rows = _records(samples)
+  for row in rows:
+    del row["bill"]["compute_dtype"]
+  samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  models, text = choose()
+  assert models["policy"] == dict(policy="strong") and "no journal" not in text
+  run = [
+    *("verify", "run", f"--scorer={EXACT}", "--fresh", f"--input={problems}"),
+    *(f"--threshold={chosen}", f"--output={tmp_path / 'verified.jsonl'}"),
+  ]
+  assert main.main([*run, "--policy=strong"]) == 0
+  assert main.main([*run, "--policy=weak"]) == 1
+  journal = pathlib.Path(f"{samples}.journal")
+  whole = journal.read_bytes()
+  for damaged in (whole.replace(b"strong", b"string"), b"\xff\0 no journal\n"):
+    journal.write_bytes(damaged)
+    models, text = choose()
+    assert models is None and "these samples is beside it: no model is" in text
+  journal.write_bytes(whole)
+  shutil.copy(weak, samples)
+  models, text = choose()
+  assert (
+    set(models) == {"policy", "scorer"} and "policy" not in models["policy"]
+  )
+  assert f"{samples}: no journal of these samples is beside it: only" in text
+
+
 def test_a_precision_that_nothing_reaches_is_refused(
   testbed, problems, tmp_path, capsys
 ):
