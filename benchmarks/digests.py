@@ -5,7 +5,7 @@
 
 The same code on the same machine gives the same digests; a change of the code
 that isn't to change numbers keeps them. Machines differ. Seconds, speeds,
-paths and versions are excluded.
+paths and versions are excluded. One run takes some minutes.
 """
 
 import argparse
@@ -159,6 +159,10 @@ REINFORCEMENT = {
     "rewards.exact": "1.0",
   },
 }
+DEMO = pathlib.Path("runs/demo")
+POLICY = DEMO / "policy"
+PROBLEMS = DEMO / "problems.jsonl"
+SAMPLES = DEMO / "samples.jsonl"
 # What two runs on the same machine may differ by.
 VOLATILE = (
   "seconds",
@@ -171,14 +175,6 @@ VOLATILE = (
   "scores",
   "fingerprint",
 )
-# New name of a key of a record -> the name that the other checkout gives it.
-RENAMED: dict[str, str] = {
-  "all_steps_correct": "faithful",
-  "max_log_ratio": "log_prob_drift",
-  "old_policy_kl": "behaviour_kl",
-  "selected": "kept",
-  "solution_scores": "scores",
-}
 
 
 def main() -> None:
@@ -187,9 +183,8 @@ def main() -> None:
   parser.add_argument("--against", type=pathlib.Path)
   args = parser.parse_args()
   with tempfile.TemporaryDirectory() as folder:
-    work = pathlib.Path(folder)
-    os.chdir(work)
-    digests = run_all(work)
+    os.chdir(folder)
+    digests = run_all()
   text = json.dumps(digests, indent=1)
   if args.output is not None:
     args.output.write_text(text + "\n")
@@ -206,40 +201,77 @@ def main() -> None:
   sys.exit(bool(differ))
 
 
-def run_all(work: pathlib.Path) -> dict[str, str]:
-  """Returns the digests of everything that is run in a folder."""
+def run_all() -> dict[str, str]:
+  """Returns the digests of everything that is run in the current folder."""
   out: dict[str, str] = {}
-  demo = pathlib.Path("runs/demo")
+  for part in (
+    demo,
+    supervised,
+    reinforcement,
+    labels,
+    scores,
+    searches,
+    data,
+    exchange,
+  ):
+    out |= part()
+  return out
+
+
+def demo() -> dict[str, str]:
   command(
     "demo",
     f"--config={EXPERIMENTS / 'arithmetic.py'}",
-    f"--workdir={demo}",
+    f"--workdir={DEMO}",
     *overrides(TINY_DEMO),
   )
-  for name in ("problems", "solutions", "solutions_mc", "samples"):
-    out[f"demo/{name}"] = lines(demo / f"{name}.jsonl")
-  out["demo/results"] = record(demo / "results.json")
+  out = {
+    f"demo/{name}": lines(DEMO / f"{name}.jsonl")
+    for name in ("problems", "solutions", "solutions_mc", "samples")
+  }
+  out["demo/results"] = record(DEMO / "results.json")
   for name in ("base", "policy", "prm", "prm_mc", "orm"):
-    out |= run_digests(demo / name, f"demo/{name}")
+    out |= run_digests(DEMO / name, f"demo/{name}")
+  return out
+
+
+def supervised() -> dict[str, str]:
+  """Trains each program; one of them also with adapters, and one in two parts."""
+  out: dict[str, str] = {}
   sys.path.insert(0, str(EXPERIMENTS))
   for name, (program, share_prefixes, objective) in SUPERVISED.items():
-    folder = pathlib.Path("runs") / name
-    config = pathlib.Path(f"{name}.py")
-    config.write_text(
+    pathlib.Path(f"{name}.py").write_text(
       CONFIG.format(
         program=program, share_prefixes=share_prefixes, objective=objective
       )
     )
-    command(
-      "train",
-      f"--config={config}",
-      f"--workdir={folder}",
-      *overrides([f"{k}={v}" for k, v in DATA.items()]),
-      f"--config.init_from={demo / 'base'}",
-      f"--config.data.train=('jsonl:{demo / 'solutions.jsonl'}',)",
-      f"--config.data.evaluation=('jsonl:{demo / 'solutions_mc.jsonl'}',)",
-    )
-    out |= run_digests(folder, name)
+    out |= trained(name, f"{name}.py")
+  out |= trained(
+    "prm_lora", "prm_forest.py", "model.lora_rank=4", "trainable=lora"
+  )
+  # The second command goes on from the first one's save.
+  trained("resumed", "prm_packed.py", "fit.steps=5")
+  return out | trained("resumed", "prm_packed.py", "fit.steps=8")
+
+
+def trained(name: str, config: str, *more: str) -> dict[str, str]:
+  """Returns the digests of a run of small sizes, from the demo's base."""
+  folder = pathlib.Path("runs") / name
+  command(
+    "train",
+    f"--config={config}",
+    f"--workdir={folder}",
+    *overrides([f"{k}={v}" for k, v in DATA.items()]),
+    *overrides(more),
+    f"--config.init_from={DEMO / 'base'}",
+    f"--config.data.train=('jsonl:{DEMO / 'solutions.jsonl'}',)",
+    f"--config.data.evaluation=('jsonl:{DEMO / 'solutions_mc.jsonl'}',)",
+  )
+  return run_digests(folder, name)
+
+
+def reinforcement() -> dict[str, str]:
+  out: dict[str, str] = {}
   for name, fields in REINFORCEMENT.items():
     folder = pathlib.Path("runs") / name
     command(
@@ -251,81 +283,147 @@ def run_all(work: pathlib.Path) -> dict[str, str]:
     out |= run_digests(folder, name)
     for path in sorted(folder.glob("rollouts*/*.jsonl")):
       out[f"{name}/{path.name}"] = lines(path)
-  problems = demo / "problems.jsonl"
-  samples = demo / "samples.jsonl"
-  policy = demo / "policy"
-  drawn = f"--policy={policy}", "--max_tokens=40", "--batch=8"
+  return out
+
+
+def labels() -> dict[str, str]:
+  """Samples, and labels what was sampled in each way."""
   command(
     "sample",
-    f"--checkpoint={policy}",
-    f"--input={problems}",
+    f"--checkpoint={POLICY}",
+    f"--input={PROBLEMS}",
     "--output=drawn.jsonl",
     "--n=3",
     "--max_tokens=40",
   )
-  out["sample"] = lines("drawn.jsonl")
-  command(
-    "label",
-    "monte_carlo",
-    "--input=drawn.jsonl",
-    "--output=mc.jsonl",
-    "--completions=4",
-    *drawn,
+  out = {"sample": lines("drawn.jsonl")}
+  drawn = f"--policy={POLICY}", "--max_tokens=40", "--batch=8"
+  kinds = dict(
+    monte_carlo=["--input=drawn.jsonl", "--completions=4", *drawn],
+    omega_prm=[
+      f"--input={PROBLEMS}",
+      "--completions=4",
+      "--root_rollouts=8",
+      "--searches=6",
+      *drawn,
+    ],
+    judge=["--input=drawn.jsonl", "--template=processbench", *drawn],
+    consensus=[
+      "--input=monte_carlo.jsonl",
+      "--input=hard.jsonl",
+      "--above_a=0",
+      "--above_b=0.5",
+    ],
+    select=["--input=drawn.jsonl", "--checkpoint=runs/demo/prm", "--budget=12"],
   )
-  out["label/monte_carlo"] = lines("mc.jsonl")
   command(
-    "label",
-    "omega_prm",
-    f"--input={problems}",
-    "--output=omega.jsonl",
-    "--completions=4",
-    "--root_rollouts=8",
-    "--searches=6",
-    *drawn,
+    *("label", "monte_carlo", *kinds["monte_carlo"]),
+    *("--output=hard.jsonl", "--hard", "--stop_early", "--seed=1"),
   )
-  out["label/omega_prm"] = lines("omega.jsonl")
-  command(
-    "label",
-    "judge",
-    "--input=drawn.jsonl",
-    "--output=judged.jsonl",
-    "--template=processbench",
-    *drawn,
-  )
-  out["label/judge"] = lines("judged.jsonl")
+  out["label/monte_carlo/hard"] = lines("hard.jsonl")
+  for kind, options in kinds.items():
+    command("label", kind, f"--output={kind}.jsonl", *options)
+    out[f"label/{kind}"] = lines(f"{kind}.jsonl")
+  return out
+
+
+def scores() -> dict[str, str]:
+  out: dict[str, str] = {}
   for model in ("demo/prm", "prm_forest", "demo/orm", "implicit", "orm_pairs"):
     for layout in ("padded", "packed", "tree"):
       if layout == "tree" and model == "implicit":
         continue
-      name = f"score/{model}/{layout}".replace("demo/", "")
-      name = name.replace("tree", "forest")  # as db07544 calls it
       command(
         "score",
         f"--checkpoint=runs/{model}",
-        f"--input={samples}",
+        f"--input={SAMPLES}",
         "--output=scores.jsonl",
         f"--layout={layout}",
       )
-      out[name] = lines("scores.jsonl")
-  command(
-    "eval",
-    "steps",
-    "--checkpoint=runs/demo/prm",
-    f"--input={samples}",
-    "--output=steps.json",
-    "--samples=steps.jsonl",
-  )
-  out["eval/steps"] = record("steps.json")
-  command(
-    "eval",
-    "best_of_n",
-    "--checkpoint=runs/demo/prm",
-    f"--input={samples}",
-    "--output=bon.json",
-    "--samples=bon.jsonl",
-  )
-  out["eval/best_of_n"] = record("bon.json")
+      out[f"score/{model}/{layout}"] = lines("scores.jsonl")
+  for kind in ("steps", "best_of_n"):
+    command(
+      *("eval", kind, "--checkpoint=runs/demo/prm", f"--input={SAMPLES}"),
+      *(f"--output={kind}.json", f"--samples={kind}.jsonl"),
+    )
+    out[f"eval/{kind}"] = record(f"{kind}.json")
+    out[f"eval/{kind}/samples"] = lines(f"{kind}.jsonl")
   return out
+
+
+def searches() -> dict[str, str]:
+  """Searches by three rules; answers only what passes a chosen threshold."""
+  out: dict[str, str] = {}
+  given = (
+    f"--policy={POLICY}",
+    "--scorer=runs/demo/prm",
+    f"--input={PROBLEMS}",
+    "--max_tokens=40",
+    "--batch=4",
+  )
+  for rule, options in dict(
+    best_of_n=["--num=6"],
+    beam=["--keep=2", "--expand=2", "--max_steps=6"],
+    mcts=["--simulations=3", "--expand=2", "--max_steps=6"],
+  ).items():
+    path = f"{rule}.jsonl"
+    command("search", rule, *given, *options, f"--output={path}")
+    out[f"search/{rule}"] = lines(path)
+  command(
+    "search",
+    "compare",
+    "--input=best_of_n.jsonl",
+    "--input=beam.jsonl",
+    "--output=compared.json",
+  )
+  out["search/compare"] = record("compared.json")
+  command(
+    *("verify", "choose", "--input=best_of_n.jsonl", "--precision=0.05"),
+    *("--confidence=0.5", "--output=threshold.json"),
+  )
+  out["verify/choose"] = record("threshold.json")
+  command(
+    *("verify", "run", *given, "--threshold=0.4", "--attempts=3"),
+    "--output=verified.jsonl",
+  )
+  out["verify/run"] = lines("verified.jsonl")
+  return out
+
+
+def data() -> dict[str, str]:
+  """Converts labelled solutions, and evaluates scores that are on file."""
+  out: dict[str, str] = {}
+  for name in ("trl_stepwise", "processbench"):
+    command(
+      *("data", "convert", "hard.jsonl", f"--to={name}", "--fill", "--skip"),
+      f"--output={name}.json",
+    )
+    out[f"convert/{name}"] = digest(pathlib.Path(f"{name}.json").read_bytes())
+  command(
+    "score",
+    "--checkpoint=runs/demo/prm",
+    "--format=processbench",
+    "--input=processbench.json",
+    "--output=processbench_scores.jsonl",
+  )
+  command(
+    *("eval", "processbench", "--input=gsm8k=processbench.json"),
+    *("--scores=processbench_scores.jsonl", "--output=processbench_f1.json"),
+  )
+  out["eval/processbench"] = record("processbench_f1.json")
+  return out
+
+
+def exchange() -> dict[str, str]:
+  """Exports a reward model, and imports it again."""
+  command("export", "--checkpoint=runs/demo/prm", "--to=exported")
+  command("import", "--from=exported", "--to=imported")
+  command(
+    *("score", "--checkpoint=imported", f"--input={SAMPLES}"),
+    "--output=scores.jsonl",
+  )
+  weights = pathlib.Path("exported/model.safetensors").read_bytes()
+  return {"export": digest(weights), "import": lines("scores.jsonl")}
 
 
 def overrides(fields) -> list[str]:
@@ -349,7 +447,7 @@ def run_digests(folder: pathlib.Path, name: str) -> dict[str, str]:
   for line in (folder / "metrics.jsonl").read_text().splitlines():
     records.append(
       {
-        RENAMED.get(k, k): v
+        k: v
         for k, v in json.loads(line).items()
         if not k.endswith(("_s", "per_s", "crc32"))
       }
@@ -374,10 +472,10 @@ def record(path) -> str:
 
 
 def cleaned(value):
-  """Returns a record without what may differ, keys by their old names."""
+  """Returns a record without what may differ."""
   if isinstance(value, dict):
     return {
-      RENAMED.get(k, k): cleaned(v)
+      k: cleaned(v)
       for k, v in value.items()
       if k not in VOLATILE or (k == "scores" and isinstance(v, dict))
     }

@@ -26,7 +26,6 @@ import shutil
 import time
 from typing import Any
 
-import bring_your_own
 from flax import traverse_util
 import jax
 import ml_collections
@@ -39,6 +38,7 @@ from prm_jax.data import encoding
 from prm_jax.data import sources as sources_lib
 from prm_jax.evaluation import step_metrics
 from prm_jax.inference import scorer as scorer_lib
+from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.training import config as training_config
@@ -110,7 +110,7 @@ class Run:
 
 def get_config() -> ml_collections.ConfigDict:
   """Returns the training config that all arms share."""
-  c = bring_your_own.get_config()
+  c = config_files.read(pathlib.Path(__file__).with_name("bring_your_own.py"))
   c.data.update(
     train=TRAIN,
     evaluation=(),

@@ -169,7 +169,7 @@ class Embedding(nn.Module):
 
   def attend(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
     rows = x.reshape(-1, x.shape[-1])
-    logits = matmul.wide(rows, self.table.astype(x.dtype), 1)
+    logits = matmul.by_transposed(rows, self.table.astype(x.dtype), jnp.float32)
     return logits.reshape(*x.shape[:-1], -1)
 
 

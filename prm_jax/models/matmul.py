@@ -90,15 +90,9 @@ def wide(
   a: Float[Array, "X Y"], b: Float[Array, "_ _"], axis: int = 0
 ) -> Float[Array, "X Z"]:
   """Returns in float32 the sums over the last axis of a and this one of b."""
-  if a.dtype == b.dtype == jnp.bfloat16 and platform() == "cpu":
-    if len(a) == 1:
-      return wide(_padded(a), b, axis)[:1]
-    if axis == 1 and len(a) in _FEW:
-      out = jax.lax.dot_general(
-        b, a, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
-      )
-      # Without the barrier the compiler swaps the sides back.
-      return jax.lax.optimization_barrier(out).T
+  narrow = a.dtype == b.dtype == jnp.bfloat16
+  if narrow and platform() == "cpu" and len(a) == 1:
+    return wide(_padded(a), b, axis)[:1]
   return jax.lax.dot_general(
     a, b, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.float32
   )
@@ -107,7 +101,15 @@ def wide(
 def by_transposed(
   a: Float[Array, "X Y"], b: Float[Array, "Z Y"], dtype: Any
 ) -> Float[Array, "X Z"]:
-  """Returns a @ b.T, summed in float32 and rounded to dtype once."""
+  """Returns a @ b.T, summed in float32 and rounded to dtype once.
+
+  b has parameters, of which no other operation makes a transpose that could be
+  folded in: the backend has no product of the sides swapped then.
+  """
+  narrow = a.dtype == b.dtype == jnp.bfloat16
+  if narrow and platform() == "cpu" and len(a) in _FEW:
+    # Without the barrier the compiler swaps the sides back.
+    return jax.lax.optimization_barrier(wide(b, a, 1)).T.astype(dtype)
   return wide(a, b, 1).astype(dtype)
 
 

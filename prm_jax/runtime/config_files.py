@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import difflib
 import json
 import math
 import pathlib
 import re
+import sys
 import types
 import typing
 from typing import Any
@@ -98,10 +100,19 @@ def filled(
 
 
 def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
-  """Returns what the file's get_config() does; any failure names its line."""
-  module = types.ModuleType(path.stem)
+  """Returns what the file's get_config() does; any failure names its line.
+
+  As in a script that is run, its folder is the first in which modules are
+  looked for.
+  """
+  module = types.ModuleType(f"prm_jax_config_{path.stem}")
   module.__file__ = str(path)
-  with user_functions.refusing(str(path)):
+  # Where dataclasses look for it.
+  sys.modules[module.__name__] = module
+  with (
+    user_functions.refusing(str(path)),
+    _first_on_path(path.parent),
+  ):
     # Not by an import, which would leave a __pycache__ beside the file.
     exec(compile(files.read_bytes(path), str(path), "exec"), vars(module))
     make = getattr(module, "get_config", None)
@@ -111,6 +122,16 @@ def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
       f"{path}: has no get_config() that returns a ConfigDict; write one"
     )
   return config
+
+
+@contextlib.contextmanager
+def _first_on_path(folder: pathlib.Path) -> Iterator[None]:
+  before = sys.path
+  sys.path = [str(folder.absolute()), *before]
+  try:
+    yield
+  finally:
+    sys.path = before
 
 
 @dataclasses.dataclass(frozen=True)

@@ -202,7 +202,8 @@ def test_goals_are_of_checks_that_there_are():
 
 
 NEEDED = {"jax", "flax", "optax", "orbax-checkpoint", "etils", "jaxtyping"}
-NEEDED |= {"numpy", "ml_dtypes"}  # the latter is jax's own
+# The first two are jax's own, the last is orbax's.
+NEEDED |= {"numpy", "ml_dtypes", "tensorstore"}
 
 
 def test_nothing_else_is_imported_on_a_bare_machine():

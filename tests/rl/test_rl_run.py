@@ -404,7 +404,7 @@ def test_roles_that_dont_fit_are_refused_by_name(folders, tmp_path):
   gae = dict(loss=dict(critic="separate"), credit=dict(baseline="gae"))
   for fields, said in (
     (dict(init_from=folders["prm"]), "init_from=.*holds a prm"),
-    (dict(prm=folders["init_from"]), "prm=.*holds a sft"),
+    (dict(prm=folders["init_from"]), "prm=.*holds an sft"),
     (dict(critic=other, **gae), "critic=.*another tokenizer"),
     (dict(reference=other), "reference=.*another tokenizer"),
     (dict(test=folders["train"]), "are trained on"),

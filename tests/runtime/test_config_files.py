@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import sys
 import types
 import typing
 
@@ -364,6 +365,23 @@ def test_every_optional_field_takes_null_and_values_of_its_type(run):
       )
       expected = nothing if word else values
       assert {name: found[name] for name in kinds} == expected
+
+
+def test_a_config_file_has_dataclasses_and_imports_what_is_beside_it(tmp_path):
+  (tmp_path / "sizes_beside.py").write_text("STEPS = 7")
+  path = tmp_path / "mine.py"
+  path.write_text(
+    "from __future__ import annotations\n"
+    "import dataclasses, ml_collections, sizes_beside\n"
+    "@dataclasses.dataclass\n"
+    "class Own:\n  steps: int\n"
+    "def get_config():\n"
+    "  own = Own(sizes_beside.STEPS)\n"
+    "  return ml_collections.ConfigDict(dataclasses.asdict(own))\n"
+  )
+  before = list(sys.path)
+  assert config_files.read(path).steps == 7
+  assert sys.path == before
 
 
 # --- The experiments --------------------------------------------------------
