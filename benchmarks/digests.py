@@ -164,6 +164,8 @@ DEMO = pathlib.Path("runs/demo")
 POLICY = DEMO / "policy"
 PROBLEMS = DEMO / "problems.jsonl"
 SAMPLES = DEMO / "samples.jsonl"
+# The tokenizer of a model that starts from nothing.
+SENTENCES = ("tokenizer.kind=sentencepiece", "tokenizer.vocab_size=400")
 # What two runs on the same machine may differ by.
 VOLATILE = (
   "seconds",
@@ -257,8 +259,10 @@ def supervised() -> dict[str, str]:
   return out | {f"{name}/again": value for name, value in again.items()}
 
 
-def trained(name: str, config: str, *more: str) -> dict[str, str]:
-  """Returns the digests of a run of small sizes, from the demo's base."""
+def trained(
+  name: str, config: str, *more: str, base: str = f"{DEMO}/base"
+) -> dict[str, str]:
+  """Returns the digests of a run of small sizes, by default from a base."""
   folder = pathlib.Path("runs") / name
   command(
     "train",
@@ -266,7 +270,7 @@ def trained(name: str, config: str, *more: str) -> dict[str, str]:
     f"--workdir={folder}",
     *overrides([f"{k}={v}" for k, v in DATA.items()]),
     *overrides(more),
-    f"--config.init_from={DEMO / 'base'}",
+    f"--config.init_from={base}",
     f"--config.data.train=('jsonl:{DEMO / 'solutions.jsonl'}',)",
     f"--config.data.evaluation=('jsonl:{DEMO / 'solutions_mc.jsonl'}',)",
   )
@@ -347,10 +351,10 @@ def scores() -> dict[str, str]:
   for kind in ("steps", "best_of_n"):
     command(
       *("eval", kind, "--checkpoint=runs/demo/prm", f"--input={SAMPLES}"),
-      *(f"--output={kind}.json", f"--samples={kind}.jsonl"),
+      *(f"--output=eval_{kind}.json", f"--samples=eval_{kind}.jsonl"),
     )
-    out[f"eval/{kind}"] = record(f"{kind}.json")
-    out[f"eval/{kind}/samples"] = lines(f"{kind}.jsonl")
+    out[f"eval/{kind}"] = record(f"eval_{kind}.json")
+    out[f"eval/{kind}/samples"] = lines(f"eval_{kind}.jsonl")
   return out
 
 
@@ -381,7 +385,13 @@ def searches() -> dict[str, str]:
   )
   out["search/compare"] = record("compared.json")
   command(
-    *("verify", "choose", "--input=best_of_n.jsonl", "--precision=0.05"),
+    *(
+      "verify",
+      "choose",
+      "--input=best_of_n.jsonl",
+      "--precision=0.05",
+      "--attempts=4",
+    ),
     *("--confidence=0.5", "--output=threshold.json"),
   )
   out["verify/choose"] = record("threshold.json")
@@ -396,7 +406,7 @@ def searches() -> dict[str, str]:
 def data() -> dict[str, str]:
   """Converts labelled solutions, and evaluates scores that are on file."""
   out: dict[str, str] = {}
-  for name in ("trl_stepwise", "processbench"):
+  for name in ("stepwise", "processbench"):
     command(
       *("data", "convert", "hard.jsonl", f"--to={name}", "--fill", "--skip"),
       f"--output={name}.json",
@@ -418,15 +428,17 @@ def data() -> dict[str, str]:
 
 
 def exchange() -> dict[str, str]:
-  """Exports a reward model, and imports it again."""
-  command("export", "--checkpoint=runs/demo/prm", "--to=exported")
+  """Exports a reward model of a published form, and imports it again."""
+  form = "model.scale_embedding=False"
+  out = trained("published", "prm_packed.py", form, *SENTENCES, base="")
+  command("export", "--checkpoint=runs/published", "--to=exported")
   command("import", "--from=exported", "--to=imported")
   command(
     *("score", "--checkpoint=imported", f"--input={SAMPLES}"),
     "--output=scores.jsonl",
   )
   weights = pathlib.Path("exported/model.safetensors").read_bytes()
-  return {"export": digest(weights), "import": lines("scores.jsonl")}
+  return out | {"export": digest(weights), "import": lines("scores.jsonl")}
 
 
 def overrides(fields) -> list[str]:

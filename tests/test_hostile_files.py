@@ -58,7 +58,7 @@ from prm_jax.inference.remote import endpoint as endpoint_lib
 from prm_jax.inference.remote import journal as replies_journal
 from prm_jax.inference.remote import replies
 from prm_jax.inference.remote import score_protocol
-from prm_jax.labelling import journal
+from prm_jax.jobs import journal
 from prm_jax.models import config as model_config
 from prm_jax.plan import budgets
 from prm_jax.reports import rl_records

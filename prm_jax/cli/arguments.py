@@ -6,18 +6,17 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import difflib
+import functools
 import gc
 import importlib
 import logging
-import math
 import pathlib
 from typing import Any, NoReturn
 
 from prm_jax import errors
 from prm_jax.labelling import judge_prompts
-from prm_jax.runtime import checks
 from prm_jax.runtime import compilation_cache
-from prm_jax.runtime import files
+from prm_jax.runtime import verbs
 
 # Names of voting.AGGREGATES and judge.TEMPLATES: these modules load numpy, and
 # every start would wait for it.
@@ -78,6 +77,19 @@ class Parser(argparse.ArgumentParser):
       raise _MissingError(self, message.removeprefix(_REQUIRED).split(", "))
     raise errors.InputError(f"{message}; see {self.prog} --help")
 
+  def _check_value(self, action: argparse.Action, value: Any) -> None:
+    """Refuses a value, or a command, that isn't one of those there are."""
+    if action.choices is None or value in action.choices:
+      return
+    known = [str(x) for x in action.choices]
+    near = difflib.get_close_matches(str(value), known, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    name = f"{action.option_strings[0]}=" if action.option_strings else ""
+    raise errors.InputError(
+      f"{name}{str(value)[:60]!r}: expected one of {', '.join(known)}{hint}; see"
+      f" {self.prog} --help"
+    )
+
   def parse(self, argv: Sequence[str]) -> argparse.Namespace:
     """Returns the parsed arguments; refuses words that no command has.
 
@@ -133,7 +145,7 @@ class Parser(argparse.ArgumentParser):
     self,
     name: str,
     text: str,
-    run: str | None = None,
+    run: str | Callable[[argparse.Namespace], None] | None = None,
     *,
     is_printed: bool = False,
     compiles: bool = False,
@@ -143,8 +155,8 @@ class Parser(argparse.ArgumentParser):
     Args:
       name: The word that a user types.
       text: What the command does, in one line.
-      run: "MODULE.FUNCTION" of this folder; None if the command has commands
-        of its own.
+      run: What it does: a function, or "MODULE.FUNCTION" of this folder; None
+        if the command has commands of its own.
       is_printed: Whether the command's result is what it prints, unless it
         writes an --output.
       compiles: Whether the programs that it compiles are kept on disk.
@@ -295,27 +307,32 @@ def sampling(args: argparse.Namespace) -> dict[str, Any]:
   return {name: vars(args)[name] for name in names}
 
 
-def _lazily(name: str, compiles: bool) -> Callable[[argparse.Namespace], None]:
-  """Returns a function by its name; jax and the rest load when it runs."""
-  module, _, function = name.partition(".")
+def _lazily(
+  work: str | Callable[[argparse.Namespace], None], compiles: bool
+) -> Callable[[argparse.Namespace], None]:
+  """Returns what does the work; jax and the rest load when it runs."""
 
   def run(args: argparse.Namespace) -> None:
     if compiles:  # first: a module may compile when it is imported
       compilation_cache.enable()
-    with _no_search_for_cycles():
-      loaded = importlib.import_module(f"prm_jax.cli.{module}")
     # orbax reports every save and restore, and prints tracebacks of its threads
     # over an error that it raises, too; our own log says what matters.
     from absl import logging as absl_logging
 
     absl_logging.get_absl_logger().setLevel(logging.CRITICAL)
+    if callable(work):
+      work(args)
+      return
+    module, _, function = work.partition(".")
+    with no_search_for_cycles():
+      loaded = importlib.import_module(f"prm_jax.cli.{module}")
     getattr(loaded, function)(args)
 
   return run
 
 
 @contextlib.contextmanager
-def _no_search_for_cycles() -> Iterator[None]:
+def no_search_for_cycles() -> Iterator[None]:
   """Makes imports faster: Python looks for cycles as objects become more."""
   was_enabled = gc.isenabled()
   gc.disable()
@@ -326,86 +343,33 @@ def _no_search_for_cycles() -> Iterator[None]:
       gc.enable()
 
 
-def whole(text: str, *, most: int = checks.MAX_COUNT) -> int:
-  """Returns a whole number that a size or an index of an array can be."""
-  try:
-    value = int(text)
-  except ValueError:
-    raise argparse.ArgumentTypeError(
-      f"{text[:40]!r} isn't a whole number"
-    ) from None
-  if abs(value) > most:
-    raise argparse.ArgumentTypeError(f"{text[:40]!r} is more than {most}")
-  return value
+def told(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+  """Returns a function of a text whose ValueError argparse shows as it is.
+
+  Args:
+    parse: The function.
+  """
+
+  @functools.wraps(parse)
+  def wrapped(text: str) -> Any:
+    try:
+      return parse(text)
+    except ValueError as e:
+      raise argparse.ArgumentTypeError(str(e)) from None
+
+  return wrapped
 
 
-def natural(text: str, *, most: int = checks.MAX_COUNT) -> int:
-  """Returns a whole number that isn't negative."""
-  value = whole(text, most=most)
-  if value < 0:
-    raise argparse.ArgumentTypeError(f"{text!r} isn't 0, 1, 2, ...")
-  return value
-
-
-def seed(text: str) -> int:
-  """Returns a seed."""
-  return natural(text, most=checks.MAX_SEED)
-
-
-def step(text: str) -> int | str:
-  """Returns the number of an update, or "best"."""
-  if text == "best":
-    return text
-  try:
-    return natural(text)
-  except argparse.ArgumentTypeError:
-    raise argparse.ArgumentTypeError(
-      f"{text[:40]!r} isn't 0, 1, 2, ... or best"
-    ) from None
-
-
-def number(text: str) -> float:
-  """Returns a finite number."""
-  try:
-    value = float(text)
-  except ValueError:
-    value = math.nan
-  if not math.isfinite(value):
-    raise argparse.ArgumentTypeError(f"{text[:40]!r} isn't a finite number")
-  return value
-
-
-def positive(text: str) -> float:
-  """Returns a finite number above 0."""
-  value = number(text)
-  if value <= 0:
-    raise argparse.ArgumentTypeError(f"{text!r} isn't a number above 0")
-  return value
-
-
-def readable(text: str) -> str:
-  """Returns a file to read; `-` is the standard input."""
-  return files.STDIN if text == "-" else text
-
-
-def writable(text: str) -> pathlib.Path:
-  """Returns a file to write; `-` is the standard output."""
-  return pathlib.Path(files.STDOUT) if text == "-" else local(text)
-
-
-def local(text: str) -> pathlib.Path:
-  """Returns a path on this machine."""
-  if text == "-":
-    raise argparse.ArgumentTypeError("-: give a path; this isn't a stream here")
-  try:
-    return files.local_path(text)
-  except errors.InputError as e:
-    raise argparse.ArgumentTypeError(str(e)) from None
-
-
-def output(text: str) -> pathlib.Path:
-  """Returns a path on this machine that a command writes."""
-  return local(text)
+whole = told(verbs.whole)
+natural = told(verbs.natural)
+seed = told(verbs.seed)
+step = told(verbs.step)
+number = told(verbs.number)
+positive = told(verbs.positive)
+readable = told(verbs.readable)
+writable = told(verbs.writable)
+local = told(verbs.local)
+output = told(verbs.output)
 
 
 def workdir(text: str) -> pathlib.Path | str:

@@ -116,38 +116,6 @@ def add_sample(commands: arguments.Parser) -> None:
   sample.add_limit("the first N problems of --input")
 
 
-def add_score(commands: arguments.Parser) -> None:
-  score = commands.add_command(
-    "score",
-    "score each step of solutions with a reward model",
-    "infer.score",
-    compiles=True,
-  )
-  score.add_path(
-    "--checkpoint", "the checkpoint folder of the reward model", required=True
-  )
-  score.add_solutions()
-  score.add_output(
-    "--output",
-    "the JSON Lines file to write, one line for each solution: its id,"
-    " step_scores (probabilities, 0 to 1), step_logits (their log-odds), judged"
-    " (whether the model was trained to judge the step), and the product, min,"
-    " last and mean of step_scores",
-    stdout=True,
-    required=True,
-  )
-  score.add_option("--shard", arguments.SHARD, default="0/1", metavar="I/N")
-  score.add_option(
-    "--layout",
-    "how solutions are put into the rows of a batch: padded (one in each row),"
-    " packed (rows are filled with several), or tree (solutions of one problem"
-    " also share their common steps); the scores are the same"
-    " (docs/evaluation.md)",
-    default="padded",
-  )
-  model_arguments.add(score, "step", "dtype", "batch_tokens")
-
-
 def add_evaluate(commands: arguments.Parser) -> None:
   """Adds `eval` and its kinds."""
   evaluate = commands.add_command("eval", "evaluate a reward model")

@@ -6,29 +6,22 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 import dataclasses
-import sys
 
 import jax
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax import voting
 from prm_jax.cli import model_arguments
 from prm_jax.cli import models
 from prm_jax.cli import output
 from prm_jax.cli import policies
 from prm_jax.cli import policy_arguments
-from prm_jax.cli import problems as problems_lib
-from prm_jax.data import sources as sources_lib
 from prm_jax.data.formats import jsonl
-from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import tables
 from prm_jax.grading import answers
 from prm_jax.grading import pool
 from prm_jax.inference import engine as engine_lib
-from prm_jax.inference import scorer as scorer_lib
-from prm_jax.labelling import shards
-from prm_jax.runtime import checks
+from prm_jax.jobs import problems as problems_lib
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.runtime import progress
@@ -148,47 +141,3 @@ def _graded(
       extra={**graded[i].extra, schema.REFERENCE: references[i]},
     )
   return graded, grades
-
-
-def score(args: argparse.Namespace) -> None:
-  checks.check_choice("--layout", args.layout, scorer_lib.LAYOUTS)
-  read = [sources_lib.stored_at(args.input), args.checkpoint]
-  outputs.check(dict(output=args.output), read)
-  shard = shards.parse(args.shard)
-  solutions, left_out = sources_lib.read(args.format, args.input, args.limit)
-  solutions = [s for s in solutions if shard.holds(s.problem)]
-  how = model_arguments.of(args)
-  scorer = models.scorer(args.checkpoint, how, args.layout)
-  output.print_computed(dict(scorer=scorer.config.compute_dtype))
-  longer = scorer.longer_than_trained(solutions)
-  if longer:
-    print(
-      f"{longer} solutions are longer than the {scorer.encoding.max_tokens}"
-      " tokens that the model was trained with; they are scored whole",
-      file=sys.stderr,
-    )
-  with progress.showing(
-    "score", len(solutions), first="compiling and scoring"
-  ) as update:
-    scores = scorer.score(solutions, progress=update)
-  count = files.write_records(
-    args.output,
-    (
-      dict(
-        id=solution.id,
-        **scores_lib.fields_of(steps),
-        **{
-          how: voting.aggregate(steps.scores, how) for how in voting.AGGREGATES
-        },
-      )
-      for solution, steps in zip(solutions, scores, strict=True)
-    ),
-  )
-  print(f"{args.output}: {count} solutions")
-  unjudged = sum(not all(steps.judged) for steps in scores)
-  if unjudged:
-    print(
-      f"{unjudged} solutions have steps that the model wasn't trained to judge;"
-      ' "judged" marks them (docs/evaluation.md)'
-    )
-  output.print_left_out(left_out)

@@ -27,14 +27,14 @@ from prm_jax.cli import policy_arguments
 from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import scores
 from prm_jax.grading import pool
+from prm_jax.jobs import journal
+from prm_jax.jobs import shards
 from prm_jax.labelling import active_selection
 from prm_jax.labelling import consensus as consensus_lib
-from prm_jax.labelling import journal
 from prm_jax.labelling import llm_judge
 from prm_jax.labelling import monte_carlo as monte_carlo_lib
 from prm_jax.labelling import omega_prm as omega_prm_lib
 from prm_jax.labelling import omega_tree
-from prm_jax.labelling import shards
 from prm_jax.runtime import progress
 from prm_jax.testbed import judge as testbed_judge
 

@@ -17,8 +17,8 @@ from prm_jax.data import sources
 from prm_jax.data.formats import fields
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import equality
-from prm_jax.labelling import journal
-from prm_jax.labelling import shards
+from prm_jax.jobs import journal
+from prm_jax.jobs import shards
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 

@@ -18,10 +18,12 @@ from prm_jax.cli import arguments
 from prm_jax.cli import command_arguments
 from prm_jax.cli import data_arguments
 from prm_jax.cli import exchange_arguments
+from prm_jax.cli import flags as flags_lib
 from prm_jax.cli import label_arguments
 from prm_jax.cli import output
 from prm_jax.cli import search_arguments
 from prm_jax.cli import serve_arguments
+from prm_jax.inference import score
 from prm_jax.runtime import exhausted
 from prm_jax.runtime import outputs
 from prm_jax.runtime import preemption
@@ -179,7 +181,7 @@ def _parser() -> arguments.Parser:
     command_arguments.add_training,
     exchange_arguments.add_exchange,
     command_arguments.add_sample,
-    command_arguments.add_score,
+    lambda parser: flags_lib.add(parser, "score", score.Score),
     label_arguments.add,
     search_arguments.add,
     serve_arguments.add,

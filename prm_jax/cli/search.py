@@ -25,15 +25,15 @@ from prm_jax.cli import model_arguments
 from prm_jax.cli import models as models_lib
 from prm_jax.cli import output
 from prm_jax.cli import policies
-from prm_jax.cli import problems as problems_lib
 from prm_jax.cli import search_arguments
 from prm_jax.cli import search_results
 from prm_jax.data import sources
 from prm_jax.grading import pool
 from prm_jax.inference import cached_scorer
 from prm_jax.inference import score_sources
-from prm_jax.labelling import journal
-from prm_jax.labelling import shards
+from prm_jax.jobs import journal
+from prm_jax.jobs import problems as problems_lib
+from prm_jax.jobs import shards
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.runtime import progress

@@ -12,8 +12,8 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import acceptance
 from prm_jax.evaluation import search_curves
-from prm_jax.labelling import journal
-from prm_jax.labelling import journal_head
+from prm_jax.jobs import journal
+from prm_jax.jobs import journal_head
 from prm_jax.reports import search_plot
 from prm_jax.runtime import checks
 from prm_jax.runtime import environment

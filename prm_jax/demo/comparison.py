@@ -15,8 +15,8 @@ from prm_jax import schema
 from prm_jax import voting
 from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import best_of_n
-from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import step_metrics
+from prm_jax.inference import score as score_lib
 
 StepScores = Mapping[str, Sequence[schema.StepScores]]
 
@@ -164,7 +164,7 @@ def sample_records(
   """Yields each sample with every model's scores of its steps and of it."""
   for i, s in enumerate(samples):
     record = jsonl.record_from_solution(s)
-    of_models = {n: scores_lib.fields_of(x[i]) for n, x in step_scores.items()}
+    of_models = {n: score_lib.fields_of(x[i]) for n, x in step_scores.items()}
     for field in ("step_scores", "step_logits", "judged"):
       record[field] = {n: x[field] for n, x in of_models.items()}
     record["solution_scores"] = {n: float(x[i]) for n, x in scores.items()}

@@ -16,6 +16,7 @@ from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data.formats import fields
+from prm_jax.inference import score as score_lib
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import files
 from prm_jax.runtime import progress
@@ -125,7 +126,7 @@ def samples(
   """Returns a sample of each solution; a target of None isn't known."""
   return [
     dict(id=solution.id)
-    | fields_of(row)
+    | score_lib.fields_of(row)
     | dict(
       prediction=prediction,
       target=target,
@@ -135,20 +136,6 @@ def samples(
       solutions, scored.rows, predictions, targets, strict=True
     )
   ]
-
-
-def fields_of(row: schema.StepScores) -> dict[str, Any]:
-  """Returns the scores of a solution's steps as fields of a record.
-
-  Returns:
-    step_scores, step_logits (log-odds in nats; None if the scorer has none) and
-    judged (whether the model was trained to judge each step).
-  """
-  return dict(
-    step_scores=list(row.scores),
-    step_logits=None if row.logits is None else list(row.logits),
-    judged=list(row.judged),
-  )
 
 
 def read_scores(

@@ -21,7 +21,7 @@ from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import pool
 from prm_jax.inference import scorer
-from prm_jax.labelling import shards
+from prm_jax.jobs import shards
 from prm_jax.runtime import progress
 from prm_jax.testbed import arithmetic
 

@@ -1,5 +1,6 @@
 """An option's default is that of the Python call to which its value goes."""
 
+import argparse
 import inspect
 import pathlib
 import re
@@ -71,6 +72,10 @@ def _defaults(called):
 
 def _shown(action):
   """Returns an option's default, or the number that its help names as one."""
+  if action.default is argparse.SUPPRESS:  # an option of a verb's field
+    told = re.search(r"\(default: (\S+)\)$", action.help)
+    is_number = told and re.fullmatch(r"[\d.]+", told[1])
+    return told and (float(told[1]) if is_number else told[1])
   if action.default is not None:
     return action.default
   number = re.search(r"default: (?:.* else )?([\d.]*\d)\)", action.help or "")

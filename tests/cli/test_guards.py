@@ -10,6 +10,7 @@ import small_config
 from prm_jax.cli import arguments
 from prm_jax.cli import main
 from prm_jax.cli import search_arguments
+from prm_jax.runtime import verbs
 
 RECORD = (
   '{"id": "a", "problem": "1 + 1", "steps": ["2"], "labels": [1.0],'
@@ -115,7 +116,13 @@ ARE_READ = {
 }
 
 
-OUTPUT_TYPES = (arguments.output, arguments.writable, arguments.workdir)
+OUTPUT_TYPES = (verbs.output, verbs.writable, arguments.workdir)
+
+
+def _parse(action):
+  """Returns the function of an option's text, without argparse's errors."""
+  is_path = action.type is arguments.workdir
+  return action.type if is_path else getattr(action.type, "__wrapped__", None)
 
 
 def _written():
@@ -123,7 +130,7 @@ def _written():
     (name, action.dest)
     for name, parser in command_options.commands().items()
     for action in parser._actions
-    if action.type in OUTPUT_TYPES
+    if _parse(action) in OUTPUT_TYPES
   }
 
 
@@ -131,7 +138,7 @@ def test_the_table_has_every_output_of_every_command():
   assert _written() == {*COMMANDS}
   for name, parser in command_options.commands().items():
     for action in parser._actions:
-      if action.type is arguments.local:
+      if _parse(action) is verbs.local:
         assert action.dest in ARE_READ, (name, action.option_strings)
 
 

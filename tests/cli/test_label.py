@@ -25,7 +25,7 @@ from prm_jax.cli import policies
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import answers
 from prm_jax.grading import pool
-from prm_jax.labelling import journal
+from prm_jax.jobs import journal
 from prm_jax.labelling import monte_carlo
 from prm_jax.labelling import omega_prm
 from prm_jax.runtime import files as files_lib

@@ -15,7 +15,7 @@ from prm_jax.data import policy_text
 from prm_jax.data import solution_texts
 from prm_jax.data import templates
 from prm_jax.inference import codecs
-from prm_jax.labelling import journal
+from prm_jax.jobs import journal
 from prm_jax.labelling import monte_carlo
 
 TOKENIZER = recipes.tokenizer("qwen")

@@ -21,6 +21,7 @@ from prm_jax.evaluation import run_best_of_n
 from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import tables
 from prm_jax.grading import pool
+from prm_jax.inference import score as score_lib
 from prm_jax.runtime import files
 
 pytestmark = pytest.mark.usefixtures("printed_log")
@@ -69,7 +70,7 @@ def test_scores_with_log_odds_and_judged_are_read_as_they_were_written(
   ]
   path = tmp_path / "s.jsonl"
   records = (
-    dict(id=s.id) | scores_lib.fields_of(row) for s, row in zip(solutions, rows)
+    dict(id=s.id) | score_lib.fields_of(row) for s, row in zip(solutions, rows)
   )
   files.write_records(path, records)
   assert scores_lib.read_scores(path, solutions) == rows

@@ -5,7 +5,7 @@ import pathlib
 import fault_runs
 import pytest
 
-from prm_jax.labelling import journal
+from prm_jax.jobs import journal
 
 pytestmark = pytest.mark.faults
 

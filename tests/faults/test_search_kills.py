@@ -9,7 +9,7 @@ import pytest
 import random_models
 
 from prm_jax.cli import main
-from prm_jax.labelling import journal
+from prm_jax.jobs import journal
 from prm_jax.testbed import arithmetic
 
 pytestmark = pytest.mark.faults

@@ -14,7 +14,7 @@ from prm_jax import schema
 from prm_jax.cli import main
 from prm_jax.inference import log_likelihood
 from prm_jax.inference import sampler
-from prm_jax.labelling import journal
+from prm_jax.jobs import journal
 from prm_jax.search import chunks
 from prm_jax.search import engine
 from prm_jax.search import results

@@ -20,8 +20,8 @@ import pytest
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import jsonl
-from prm_jax.labelling import journal
-from prm_jax.labelling import shards
+from prm_jax.jobs import journal
+from prm_jax.jobs import shards
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import preemption
 
@@ -126,8 +126,8 @@ def test_a_batch_is_on_disk_before_the_next_one_begins(tmp_path, monkeypatch):
 # argument names.
 CHILD = """
 import os, signal, sys
-import test_labelling_journal
-from prm_jax.labelling import journal
+import test_journal
+from prm_jax.jobs import journal
 
 output, point = sys.argv[1:]
 batches, writes = 0, 0
@@ -141,7 +141,7 @@ def label(batch):
   batches += 1
   if point == f"batch {batches}":
     die()
-  return test_labelling_journal.label(batch)
+  return test_journal.label(batch)
 
 def torn(fd, data):
   global writes
@@ -157,7 +157,7 @@ def late(*paths):
   replace(*paths)
 
 os.write, os.replace = torn, late
-test_labelling_journal._run(output, label=label)
+test_journal._run(output, label=label)
 """
 
 

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from prm_jax import errors
-from prm_jax.labelling import shards
+from prm_jax.jobs import shards
 
 
 def test_a_shard_is_named_by_the_problems_text_alone():

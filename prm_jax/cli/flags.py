@@ -1,0 +1,192 @@
+"""Makes a command of a verb: its options of fields, its help of docstrings.
+
+Over argparse, and not by tyro: see docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+import dataclasses
+import textwrap
+from typing import Any
+
+from prm_jax.cli import arguments
+from prm_jax.runtime import verbs
+
+# Where a value goes: the class of which it is, by the names that lead there.
+Place = tuple[str, ...]
+# A value that wasn't given: its class knows the default.
+_ABSENT = argparse.SUPPRESS
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+  """An option of a command.
+
+  Args:
+    name: Its name, without dashes.
+    field: The field that declares it.
+    places: The fields that get its value, of the verb ("verb", ...) or of the
+      job ("job", ...); several values may have the same option, as `dtype`.
+    group: Under which words the help shows it.
+    text: What the help says of it.
+    is_required: Whether it must be given.
+  """
+
+  name: str
+  field: verbs.Field
+  places: tuple[Place, ...]
+  group: str
+  text: str
+  is_required: bool
+
+
+def options(kind: type[verbs.Verb]) -> dict[str, Option]:
+  """Returns the options of a verb by their names.
+
+  Args:
+    kind: The verb's class.
+  """
+  found: dict[str, Option] = {}
+  job = verbs.job_of(kind)
+  for root, of in (("verb", kind), *([] if job is None else [("job", job)])):
+    group = "files" if root == "job" else ""
+    for option in _options(of, (root,), group):
+      before = found.get(option.name)
+      if before is not None:
+        places = (*before.places, *option.places)
+        option = dataclasses.replace(before, places=places)
+      found[option.name] = option
+  return found
+
+
+def _options(kind: type, at: Place, group: str) -> list[Option]:
+  found: list[Option] = []
+  for field in verbs.fields(kind):
+    is_required = field.default is dataclasses.MISSING
+    place = (*at, field.name)
+    if field.inner is None:
+      option = Option(
+        *(field.name, field, (place,), group, field.text, is_required)
+      )
+      found.append(option)
+      continue
+    of_inner = group or verbs.summary(field.inner).rstrip(".").lower()
+    first, *rest = _options(field.inner, place, of_inner)
+    text = f"{field.text}: {first.text[:1].lower()}{first.text[1:]}"
+    found += [
+      dataclasses.replace(
+        first, name=field.name, text=text, group=group, is_required=is_required
+      ),
+      *rest,
+    ]
+  return found
+
+
+def add(commands: arguments.Parser, name: str, kind: type[verbs.Verb]) -> None:
+  """Adds the command of a verb.
+
+  Args:
+    commands: The parser of which it is a command.
+    name: Its name.
+    kind: The verb's class.
+  """
+
+  def run(parsed: argparse.Namespace) -> None:
+    verb, job = value(kind, vars(parsed))
+    verb.run(job)
+
+  parser = commands.add_command(
+    name,
+    verbs.summary(kind).rstrip("."),
+    run,
+    is_printed=kind.is_printed,
+    compiles=kind.compiles,
+  )
+  groups: dict[str, Any] = {"": parser}
+  for option in options(kind).values():
+    if option.group not in groups:
+      groups[option.group] = parser.add_argument_group(option.group)
+    _add(groups[option.group], option)
+  if example := verbs.example(kind):
+    parser.epilog = textwrap.indent(f"example:\n{example}", "  ")[2:]
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def _add(group: Any, option: Option) -> None:
+  field, name = option.field, f"--{option.name}"
+  more: dict[str, Any] = dict(dest=option.name, default=_ABSENT)
+  shown = _default_words(field)
+  more["help"] = (f"{option.text} {shown}" if shown else option.text).replace(
+    "%", "%%"
+  )
+  if field.hint is bool and not field.is_optional:
+    if field.default:
+      more["action"] = argparse.BooleanOptionalAction
+    else:
+      more["action"] = "store_true"
+    group.add_argument(name, **more)
+    return
+  if field.hint is bool:
+    more["action"] = argparse.BooleanOptionalAction
+    group.add_argument(name, **more)
+    return
+  more["required"] = option.is_required
+  if field.choices:
+    more["choices"] = field.choices
+  elif parse := _parse(field):
+    more["type"] = parse
+  if field.element is not None:
+    more["action"] = "append"
+  group.add_argument(name, **more)
+
+
+def _default_words(field: verbs.Field) -> str:
+  """Returns the default in words; none is said of what may be left out."""
+  nothing = (None, False, (), "", dataclasses.MISSING)
+  if any(field.default is x for x in nothing):
+    return ""
+  if field.default is True:
+    return f"(default: --{field.name})"
+  return f"(default: {field.default})"
+
+
+def _parse(field: verbs.Field) -> Callable[[str], Any] | None:
+  """Returns the function from the text of an option to its value."""
+  hint = field.hint if field.element is None else field.element
+  parse = field.parse or {int: verbs.whole, float: verbs.number}.get(hint)
+  return parse and arguments.told(parse)
+
+
+def value(kind: type[verbs.Verb], given: Mapping[str, Any]) -> tuple[Any, Any]:
+  """Returns the verb, and its job, that a command line describes.
+
+  Args:
+    kind: The verb's class.
+    given: The values of the options that were given, by name.
+  """
+  tree: dict[str, Any] = {"verb": {}, "job": {}}
+  for name, option in options(kind).items():
+    if name not in given:
+      continue
+    for place in option.places:
+      at = tree
+      for word in place[:-1]:
+        at = at.setdefault(word, {})
+      at[place[-1]] = given[name]
+  job = verbs.job_of(kind)
+  return _made(kind, tree["verb"]), job and _made(job, tree["job"])
+
+
+def _made(kind: type, values: Mapping[str, Any]) -> Any:
+  made = {}
+  for field in verbs.fields(kind):
+    given = values.get(field.name)
+    if field.inner is not None and isinstance(given, Mapping):
+      given = _made(field.inner, given)
+    elif isinstance(given, list):
+      given = tuple(given)
+    if field.name in values:
+      made[field.name] = given
+  return kind(**made)

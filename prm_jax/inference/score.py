@@ -1,0 +1,145 @@
+"""`prm_jax.Score`: the scores of each step of solutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import functools
+import logging
+from typing import Any, ClassVar, Literal, TYPE_CHECKING
+
+from prm_jax import schema
+from prm_jax.inference import checkpoint as checkpoint_lib
+from prm_jax.jobs import inputs
+from prm_jax.jobs import report
+from prm_jax.runtime import files
+from prm_jax.runtime import outputs
+from prm_jax.runtime import progress
+from prm_jax.runtime import verbs
+
+if TYPE_CHECKING:
+  from prm_jax.inference import scorer as scorer_lib
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreJob(verbs.Value):
+  """Which solutions are scored, and where their scores go.
+
+  Args:
+    input: The solutions to score.
+    output: The JSON Lines file to write, one line for each solution: its id,
+      step_scores (probabilities, 0 to 1), step_logits (their log-odds), judged
+      (whether the model was trained to judge the step), and the product, min,
+      last and mean of step_scores; - is the standard output, and messages go to
+      stderr (a file is written whole or not at all, the standard output isn't).
+    shard: Work only on the problems of part I (0 to N - 1) of N, so that N
+      processes share the work.
+  """
+
+  input: inputs.Solutions
+  output: verbs.OutputOrStdout
+  shard: str = "0/1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Score(verbs.Verb):
+  """Scores each step of solutions with a reward model.
+
+  Args:
+    checkpoint: The reward model.
+    layout: How solutions are put into the rows of a batch: padded (one in each
+      row), packed (rows are filled with several), or tree (solutions of one
+      problem also share their common steps); the scores are the same
+      (docs/evaluation.md).
+
+  Example:
+    prm-jax score --checkpoint=runs/demo/prm --input=samples.jsonl \\
+      --output=scores.jsonl
+  """
+
+  checkpoint: checkpoint_lib.RewardModel
+  layout: Literal["padded", "packed", "tree"] = "padded"
+
+  compiles: ClassVar[bool] = True
+
+  @functools.cached_property
+  def scorer(self) -> scorer_lib.Scorer:
+    """The model, loaded when it is first asked for."""
+    return self.checkpoint.load(self.layout)
+
+  def __call__(
+    self, solutions: Sequence[schema.Solution]
+  ) -> list[schema.StepScores]:
+    """Returns the scores of the steps of each solution.
+
+    Args:
+      solutions: The solutions.
+    """
+    with progress.showing(
+      "score", len(solutions), first="compiling and scoring"
+    ) as update:
+      return self.scorer.score(solutions, progress=update)
+
+  def run(self, job: ScoreJob) -> None:
+    """Scores the solutions of a file.
+
+    Args:
+      job: The files.
+    """
+    outputs.check(
+      dict(output=job.output), [job.input.stored_at, self.checkpoint.folder]
+    )
+    solutions, left_out = job.input.read(job.shard)
+    report.computed(dict(scorer=self.scorer.config.compute_dtype))
+    if longer := self.scorer.longer_than_trained(solutions):
+      _logger.warning(
+        f"{longer} solutions are longer than the"
+        f" {self.scorer.encoding.max_tokens} tokens that the model was trained"
+        " with; they are scored whole"
+      )
+    scores = self(solutions)
+    records = map(record_of, solutions, scores)
+    count = files.write_records(job.output, records)
+    _logger.info(f"{job.output}: {count} solutions")
+    if unjudged := sum(not all(steps.judged) for steps in scores):
+      _logger.info(
+        f"{unjudged} solutions have steps that the model wasn't trained to"
+        ' judge; "judged" marks them (docs/evaluation.md)'
+      )
+    report.left_out(left_out)
+
+
+def record_of(
+  solution: schema.Solution, steps: schema.StepScores
+) -> dict[str, Any]:
+  """Returns the record of a solution's scores: its id, fields_of, aggregates.
+
+  Args:
+    solution: The solution.
+    steps: The scores of its steps.
+  """
+  from prm_jax import voting
+
+  aggregates = {
+    how: voting.aggregate(steps.scores, how) for how in voting.AGGREGATES
+  }
+  return dict(id=solution.id, **fields_of(steps), **aggregates)
+
+
+def fields_of(row: schema.StepScores) -> dict[str, Any]:
+  """Returns the scores of a solution's steps as fields of a record.
+
+  Args:
+    row: The scores.
+
+  Returns:
+    step_scores, step_logits (log-odds in nats; None if the scorer has none) and
+    judged (whether the model was trained to judge each step).
+  """
+  return dict(
+    step_scores=list(row.scores),
+    step_logits=None if row.logits is None else list(row.logits),
+    judged=list(row.judged),
+  )

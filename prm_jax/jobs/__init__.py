@@ -1,0 +1,1 @@
+"""What commands on files have in common: inputs, shards, journals, outputs."""

@@ -1,0 +1,48 @@
+"""What a job reads, as values: a file of solutions, a file of problems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import pathlib
+
+from prm_jax import schema
+from prm_jax.jobs import shards
+from prm_jax.runtime import verbs
+
+
+@dataclasses.dataclass(frozen=True)
+class Solutions(verbs.Value):
+  """Solutions in a file.
+
+  Args:
+    path: A file; - is the standard input.
+    format: The format of --input; docs/data.md lists the formats, such as jsonl
+      and prm800k.
+    limit: Use only the first N solutions of --input (default: all).
+  """
+
+  path: verbs.Input
+  format: str = "jsonl"
+  limit: verbs.Natural | None = None
+
+  @property
+  def stored_at(self) -> pathlib.Path:
+    """Where the file is, in other formats the folder."""
+    from prm_jax.data import sources
+
+    return sources.stored_at(self.path)
+
+  def read(
+    self, shard: str = "0/1"
+  ) -> tuple[list[schema.Solution], Mapping[str, int]]:
+    """Returns the solutions of a shard, and what the reader left out.
+
+    Args:
+      shard: The part of the problems, "i/n".
+    """
+    from prm_jax.data import sources
+
+    part = shards.parse(shard)
+    solutions, left_out = sources.read(self.format, self.path, self.limit)
+    return [s for s in solutions if part.holds(s.problem)], left_out

@@ -1,0 +1,304 @@
+"""What a command is: a frozen dataclass, called with records or run on files.
+
+The command line makes its options of fields (cli/flags.py): a field's name is
+the option's, its type says which values there are, and its entry in the
+docstring's `Args` is the help. So an option is declared once. A verb is
+
+  @dataclasses.dataclass(frozen=True)
+  class Score(verbs.Verb):
+    def __call__(self, solutions): ...  # on records in memory
+    def run(self, job: ScoreJob) -> None: ...  # on files, as the command does
+
+The fields of the job are options of the command, too. A field may be a value of
+fields itself, as a policy is: these are options beside the others, and the
+first of them has the outer field's name (`--policy`). In Python that first one
+may stand for the whole value: `Sample("runs/demo/policy")`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import functools
+import inspect
+import math
+import pathlib
+import re
+import reprlib
+import types
+import typing
+from typing import Annotated, Any, ClassVar, Literal
+
+from prm_jax import errors
+from prm_jax.runtime import checks
+from prm_jax.runtime import files
+
+# What `-` is as an output.
+STDOUT = pathlib.Path(files.STDOUT)
+
+
+# --- Kinds of values ------------------------------------------------------------
+
+
+def whole(text: str, *, most: int = checks.MAX_COUNT) -> int:
+  """Returns a whole number that a size or an index of an array can be."""
+  try:
+    value = int(text)
+  except ValueError:
+    raise ValueError(f"{text[:40]!r} isn't a whole number") from None
+  if abs(value) > most:
+    raise ValueError(f"{text[:40]!r} is more than {most}")
+  return value
+
+
+def natural(text: str, *, most: int = checks.MAX_COUNT) -> int:
+  """Returns a whole number that isn't negative."""
+  value = whole(text, most=most)
+  if value < 0:
+    raise ValueError(f"{text!r} isn't 0, 1, 2, ...")
+  return value
+
+
+def seed(text: str) -> int:
+  """Returns a seed."""
+  return natural(text, most=checks.MAX_SEED)
+
+
+def step(text: str) -> int | str:
+  """Returns the number of an update, or "best"."""
+  if text == "best":
+    return text
+  try:
+    return natural(text)
+  except ValueError:
+    raise ValueError(f"{text[:40]!r} isn't 0, 1, 2, ... or best") from None
+
+
+def number(text: str) -> float:
+  """Returns a finite number."""
+  try:
+    value = float(text)
+  except ValueError:
+    value = math.nan
+  if not math.isfinite(value):
+    raise ValueError(f"{text[:40]!r} isn't a finite number")
+  return value
+
+
+def positive(text: str) -> float:
+  """Returns a finite number above 0."""
+  value = number(text)
+  if value <= 0:
+    raise ValueError(f"{text!r} isn't a number above 0")
+  return value
+
+
+def local(text: str) -> pathlib.Path:
+  """Returns a path on this machine."""
+  if text == "-":
+    raise ValueError("-: give a path; this isn't a stream here")
+  return files.local_path(text)
+
+
+def output(text: str) -> pathlib.Path:
+  """Returns a path on this machine that a command writes."""
+  return local(text)
+
+
+def readable(text: str) -> str:
+  """Returns a file to read; `-` is the standard input."""
+  return files.STDIN if text == "-" else text
+
+
+def writable(text: str) -> pathlib.Path:
+  """Returns a file to write; `-` is the standard output."""
+  return STDOUT if text in ("-", files.STDOUT) else local(text)
+
+
+Natural = Annotated[int, natural]
+Seed = Annotated[int, seed]
+Step = Annotated[int | Literal["best"] | None, step]
+Positive = Annotated[float, positive]
+# A file or folder of this machine; one that is written; what is read, with `-`
+# for the standard input; and what is written, with `-` for the standard output.
+Local = Annotated[files.PathLike, local]
+Output = Annotated[files.PathLike, output]
+Input = Annotated[files.PathLike, readable]
+OutputOrStdout = Annotated[files.PathLike, writable]
+
+
+# --- Values, and what is known of their fields ----------------------------------
+
+
+class Value:
+  """A dataclass whose fields are options; its border checks them, once."""
+
+  def __post_init__(self):
+    kind: Any = type(self)
+    for field in fields(kind):
+      value = getattr(self, field.name)
+      made = field.checked(value)
+      if made is not value:
+        object.__setattr__(self, field.name, made)
+
+
+class Verb(Value):
+  """What a command does.
+
+  Attributes:
+    compiles: Whether the programs that it compiles are kept on disk.
+    is_printed: Whether its result is what it prints, unless it writes an
+      output.
+  """
+
+  compiles: ClassVar[bool] = False
+  is_printed: ClassVar[bool] = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+  """A field of a value, as its declaration says it.
+
+  Args:
+    name: Its name.
+    hint: Its type, without None if it may be None.
+    is_optional: Whether it may be None.
+    parse: Returns the value that a text stands for; raises ValueError.
+    inner: The dataclass whose fields are options, too; None if it is none.
+    default: Its default; dataclasses.MISSING if it must be given.
+    text: What the docstring says of it.
+  """
+
+  name: str
+  hint: Any
+  is_optional: bool
+  parse: Callable[[str], Any] | None
+  inner: type[Value] | None
+  default: Any
+  text: str
+
+  @property
+  def choices(self) -> tuple[str, ...]:
+    """The values of a Literal."""
+    if typing.get_origin(self.hint) is Literal:
+      return typing.get_args(self.hint)
+    return ()
+
+  @property
+  def element(self) -> Any:
+    """The type of each of a tuple's values; None if it is no tuple."""
+    if typing.get_origin(self.hint) is not tuple:
+      return None
+    return typing.get_args(self.hint)[0]
+
+  def checked(self, value: Any) -> Any:
+    """Returns a value of the field, or what it stands for.
+
+    Args:
+      value: What was given.
+
+    Raises:
+      InputError: The field has no such value.
+    """
+    if value is None and (self.is_optional or self.default is None):
+      return value
+    if self.inner is not None and isinstance(value, str | pathlib.PurePath):
+      return typing.cast(Any, self.inner)(value)
+    if self.choices and value not in self.choices:
+      raise errors.InputError(
+        f"`{self.name}={reprlib.repr(value)}`: expected one of"
+        f" {', '.join(self.choices)}"
+      )
+    if self.parse is not None and isinstance(value, str | int | float):
+      try:
+        return self.parse(str(value))
+      except ValueError as e:
+        raise errors.InputError(f"`{self.name}={value}`: {e}") from None
+    if not checks.is_a(value, self.hint):
+      raise errors.InputError(
+        f"{self.name} must be {checks.type_name(self.hint)}, found"
+        f" {reprlib.repr(value)}"
+      )
+    return value
+
+
+@functools.cache
+def fields(kind: Any) -> tuple[Field, ...]:
+  """Returns what is declared of a value's fields.
+
+  Args:
+    kind: The class of the value.
+  """
+  hints = typing.get_type_hints(kind, include_extras=True)
+  texts = explained(kind)
+  return tuple(
+    _field(field, hints[field.name], texts.get(field.name, ""))
+    for field in dataclasses.fields(kind)
+    if field.init
+  )
+
+
+def _field(field: dataclasses.Field[Any], hint: Any, text: str) -> Field:
+  default = field.default
+  if field.default_factory is not dataclasses.MISSING:
+    default = field.default_factory()
+  kinds = _members(hint)
+  is_optional = type(None) in kinds
+  kinds = [x for x in kinds if x is not type(None)]
+  parse = None
+  if len(kinds) == 1 and typing.get_origin(kinds[0]) is Annotated:
+    hint, parse, *_ = typing.get_args(kinds[0])
+    is_optional |= type(None) in _members(hint)
+    kinds = [hint]
+  inner = next((x for x in kinds if _is_value(x)), None)
+  hint = kinds[0] if len(kinds) == 1 else typing.Union[tuple(kinds)]  # noqa: UP007
+  return Field(field.name, hint, is_optional, parse, inner, default, text)
+
+
+def _members(hint: Any) -> list[Any]:
+  """Returns the types of a union, or the type itself."""
+  if typing.get_origin(hint) in (types.UnionType, typing.Union):
+    return list(typing.get_args(hint))
+  return [hint]
+
+
+def _is_value(kind: Any) -> bool:
+  return isinstance(kind, type) and issubclass(kind, Value)
+
+
+def job_of(kind: type[Verb]) -> type[Value] | None:
+  """Returns the class of a verb's job, which says on which files it runs."""
+  hints = typing.get_type_hints(kind.run) if hasattr(kind, "run") else {}
+  return hints.get("job")
+
+
+# --- Docstrings -----------------------------------------------------------------
+
+
+def summary(kind: type) -> str:
+  """Returns the first line of a docstring."""
+  return (inspect.getdoc(kind) or "").partition("\n")[0]
+
+
+@functools.cache
+def explained(kind: type) -> Mapping[str, str]:
+  """Returns what a docstring's `Args` say of each field, each in one line."""
+  return {
+    name: " ".join(text.split()).removesuffix(".")
+    for name, text in _entries(_section(kind, "Args"))
+  }
+
+
+def example(kind: type) -> str:
+  """Returns the lines of a docstring's `Example`."""
+  return inspect.cleandoc(_section(kind, "Example"))
+
+
+def _section(kind: type, name: str) -> str:
+  text = inspect.getdoc(kind) or ""
+  found = re.search(rf"^{name}:\n((?:  .*\n?|\n)+)", text, re.MULTILINE)
+  return found[1] if found else ""
+
+
+def _entries(section: str) -> Iterator[tuple[str, str]]:
+  yield from re.findall(r"^  (\w+): (.*(?:\n    .*)*)", section, re.MULTILINE)
