@@ -24,15 +24,16 @@ if TYPE_CHECKING:
   from prm_jax.data.formats.jsonl import write_solutions as write_solutions
   from prm_jax.errors import InputError as InputError
   from prm_jax.inference.cached_scorer import CachedScorer as CachedScorer
+  from prm_jax.inference.sample import Sample as Sample
   from prm_jax.inference.sampler import Sampler as Sampler
   from prm_jax.inference.sampler import Sampling as Sampling
+  from prm_jax.inference.score import Score as Score
   from prm_jax.inference.score_sources import load_score as load_score
   from prm_jax.inference.scorer import Scorer as Scorer
   from prm_jax.rl import advantages as advantages
   from prm_jax.rl import returns as returns
   from prm_jax.schema import Generate as Generate
   from prm_jax.schema import Problem as Problem
-  from prm_jax.schema import Score as Score
   from prm_jax.schema import Solution as Solution
   from prm_jax.schema import StepScores as StepScores
   from prm_jax.serving.client import AsyncClient as AsyncClient
@@ -44,14 +45,15 @@ _HOMES = dict(
   InputError="errors",
   Generate="schema",
   Problem="schema",
-  Score="schema",
   Solution="schema",
   StepScores="schema",
   AsyncClient="serving.client",
   Client="serving.client",
   CachedScorer="inference.cached_scorer",
+  Sample="inference.sample",
   Sampler="inference.sampler",
   Sampling="inference.sampler",
+  Score="inference.score",
   Scorer="inference.scorer",
   advantages="rl.advantages",
   best_of_n="api",

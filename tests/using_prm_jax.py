@@ -8,6 +8,7 @@ import pathlib
 from typing import Any
 
 import prm_jax
+from prm_jax import schema
 
 # A PRM of a few thousand parameters, and a policy of the same size.
 MODEL: dict[str, Any] = dict(
@@ -65,13 +66,15 @@ def score(folder: str) -> prm_jax.StepScores:
   assert isinstance(prm, prm_jax.Scorer)
   of_all: list[prm_jax.StepScores] = prm.score(iter(solutions()))
   of_one: prm_jax.StepScores = prm.score("2 + 3", ["2 + 3 = 5"])
-  as_function: prm_jax.Score = prm.score
+  as_function: schema.Score = prm.score
   best: prm_jax.Solution = prm_jax.best_of_n(solutions(), as_function)
   assert best == prm_jax.best_of_n(solutions(), prm, aggregate="min")
-  by_name: prm_jax.Score = prm_jax.load_score(folder)
+  by_name: schema.Score = prm_jax.load_score(folder)
   assert by_name(solutions()) == of_all
-  cached: prm_jax.Score = prm_jax.CachedScorer(prm, cache_tokens=64).score
+  cached: schema.Score = prm_jax.CachedScorer(prm, cache_tokens=64).score
   assert len(cached(solutions())) == 4
+  verb: schema.Score = prm_jax.Score(folder, layout="packed")
+  assert len(verb(solutions())) == 4
   assert len(of_all) == 4 and len(of_one) == 1
   assert of_one.logits is not None and of_one.spans is None
   return of_one

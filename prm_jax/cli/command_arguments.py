@@ -7,7 +7,6 @@ import pathlib
 
 from prm_jax.cli import arguments
 from prm_jax.cli import model_arguments
-from prm_jax.cli import policy_arguments
 from prm_jax.grading import pool
 
 FIELDS = (
@@ -77,43 +76,6 @@ def add_training(commands: arguments.Parser) -> None:
     " again, too",
   )
   train.epilog = FIELDS
-
-
-def add_sample(commands: arguments.Parser) -> None:
-  sample = commands.add_command(
-    "sample",
-    "sample solutions of problems from a policy and grade their answers",
-    "infer.sample",
-    compiles=True,
-  )
-  policy_arguments.add(
-    sample, "the model that writes solutions", "the problem", required=False
-  )
-  sample.add_path(
-    "--checkpoint",
-    "the checkpoint folder of the policy; give either this or --policy",
-  )
-  sample.add_input(
-    "the file of problems, one JSON object per line with id, problem and, if it"
-    " is known, answer"
-  )
-  sample.add_output(
-    "--output",
-    "the JSON Lines file of solutions to write",
-    stdout=True,
-    required=True,
-  )
-  sample.add_option(
-    "--n", "the number of solutions to sample for each problem", default=16
-  )
-  sample.add_sampling()
-  sample.add_option(
-    "--seed", "the seed of the samples", default=0, type=arguments.seed
-  )
-  sample.add_option(
-    "--grader", arguments.GRADERS, "rules", choices=pool.GRADERS
-  )
-  sample.add_limit("the first N problems of --input")
 
 
 def add_evaluate(commands: arguments.Parser) -> None:

@@ -32,6 +32,7 @@ class Option:
     group: Under which words the help shows it.
     text: What the help says of it.
     is_required: Whether it must be given.
+    also: Its further names.
   """
 
   name: str
@@ -40,6 +41,7 @@ class Option:
   group: str
   text: str
   is_required: bool
+  also: tuple[str, ...] = ()
 
 
 def options(kind: type[verbs.Verb]) -> dict[str, Option]:
@@ -72,12 +74,23 @@ def _options(kind: type, at: Place, group: str) -> list[Option]:
       )
       found.append(option)
       continue
-    of_inner = group or verbs.summary(field.inner).rstrip(".").lower()
-    first, *rest = _options(field.inner, place, of_inner)
+    of_inner = group
+    if at[0] != "job":
+      of_inner = verbs.summary(field.inner).rstrip(".").lower()
+    inner = _options(field.inner, place, of_inner)
+    if field.is_flat:
+      found += inner
+      continue
+    first, *rest = inner
     text = f"{field.text}: {first.text[:1].lower()}{first.text[1:]}"
     found += [
       dataclasses.replace(
-        first, name=field.name, text=text, group=group, is_required=is_required
+        first,
+        name=field.name,
+        text=text,
+        group=group,
+        is_required=is_required,
+        also=field.also,
       ),
       *rest,
     ]
@@ -105,7 +118,11 @@ def add(commands: arguments.Parser, name: str, kind: type[verbs.Verb]) -> None:
     compiles=kind.compiles,
   )
   groups: dict[str, Any] = {"": parser}
-  for option in options(kind).values():
+  found = options(kind).values()
+  needed = " ".join(f"--{x.name}=..." for x in found if x.is_required)
+  # The shortest call; of forty options a line of all says nothing.
+  parser.usage = f"%(prog)s {needed} [options]"
+  for option in found:
     if option.group not in groups:
       groups[option.group] = parser.add_argument_group(option.group)
     _add(groups[option.group], option)
@@ -139,7 +156,18 @@ def _add(group: Any, option: Option) -> None:
     more["type"] = parse
   if field.element is not None:
     more["action"] = "append"
-  group.add_argument(name, **more)
+  elif option.also:
+    more["action"] = _Once
+  group.add_argument(name, *(f"--{x}" for x in option.also), **more)
+
+
+class _Once(argparse.Action):
+  """Stores the value of an option that may have one of several names."""
+
+  def __call__(self, parser, namespace, values, option_string=None):
+    if hasattr(namespace, self.dest):
+      parser.error(f"give one of {', '.join(self.option_strings)}")
+    setattr(namespace, self.dest, values)
 
 
 def _default_words(field: verbs.Field) -> str:
@@ -155,7 +183,10 @@ def _default_words(field: verbs.Field) -> str:
 def _parse(field: verbs.Field) -> Callable[[str], Any] | None:
   """Returns the function from the text of an option to its value."""
   hint = field.hint if field.element is None else field.element
-  parse = field.parse or {int: verbs.whole, float: verbs.number}.get(hint)
+  of_number = {int: verbs.whole, float: verbs.number}
+  parse = field.parse or (
+    of_number.get(hint) if isinstance(hint, type) else None
+  )
   return parse and arguments.told(parse)
 
 

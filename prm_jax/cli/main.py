@@ -23,6 +23,7 @@ from prm_jax.cli import label_arguments
 from prm_jax.cli import output
 from prm_jax.cli import search_arguments
 from prm_jax.cli import serve_arguments
+from prm_jax.inference import sample
 from prm_jax.inference import score
 from prm_jax.runtime import exhausted
 from prm_jax.runtime import outputs
@@ -180,7 +181,7 @@ def _parser() -> arguments.Parser:
   for add in (
     command_arguments.add_training,
     exchange_arguments.add_exchange,
-    command_arguments.add_sample,
+    lambda parser: flags_lib.add(parser, "sample", sample.Sample),
     lambda parser: flags_lib.add(parser, "score", score.Score),
     label_arguments.add,
     search_arguments.add,

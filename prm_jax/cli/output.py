@@ -12,7 +12,7 @@ from typing import Any
 from prm_jax.runtime import files
 from prm_jax.runtime import terminal
 
-# The rate of long work goes to stderr, all other log lines to stdout.
+# The rate of long work and warnings go to stderr, other log lines to stdout.
 _TO_STDERR = "prm_jax.runtime.progress"
 
 
@@ -24,7 +24,8 @@ class _Lines(logging.Handler):
     self._flags = flags
 
   def emit(self, record: logging.LogRecord) -> None:
-    stream = sys.stderr if record.name == _TO_STDERR else sys.stdout
+    is_message = record.name == _TO_STDERR or record.levelno >= logging.WARNING
+    stream = sys.stderr if is_message else sys.stdout
     text = with_flags(record.getMessage(), self._flags)
     print(terminal.visible(text, one_line=True), file=stream, flush=True)
 

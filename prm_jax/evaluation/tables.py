@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from prm_jax.grading import pool
+
 
 def plain_table(results: dict[str, Any]) -> str:
   """Returns one line per single number."""
@@ -134,23 +136,13 @@ def best_of_n_table(results: dict[str, Any]) -> str:
     lines.append(f"{name:>22}{cells}")
   grading = results.get("grading") or {}
   if grading.get("grader"):
-    lines.append(graded(grading))
+    lines.append(pool.told(grading))
   for name, x in results["paired"].items():
     lines.append(
       f"{name}: {100 * x['mean']:+.1f}"
       f" [{100 * x['low']:+.1f}, {100 * x['high']:+.1f}]"
     )
   return "\n".join(lines)
-
-
-def graded(grading: dict[str, Any]) -> str:
-  """Returns which grader was used, and how often it said what."""
-  counts = ", ".join(
-    f"{count:,} {name.replace('_', ' ')}"
-    for name, count in grading.items()
-    if name != "grader"
-  )
-  return f"graded by {grading['grader']}: {counts}"
 
 
 def _percent(x: float | None, interval: Any = None) -> str:

@@ -15,7 +15,7 @@ of this needs POSIX.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import importlib.util
 import itertools
@@ -26,6 +26,8 @@ import selectors
 import subprocess
 import sys
 import time
+import typing
+from typing import Any, Literal
 
 import prm_jax
 from prm_jax import errors
@@ -37,7 +39,8 @@ from prm_jax.grading import formulas
 # rules: prm_jax.grading.equality, exact and in no time. math_verify: Math-Verify
 # (github.com/huggingface/Math-Verify). prm800k: grading.prm800k_rules. both:
 # Math-Verify, with PRM800K's rules as the second opinion.
-GRADERS = ("rules", "math_verify", "prm800k", "both")
+GraderName = Literal["rules", "math_verify", "prm800k", "both"]
+GRADERS: tuple[str, ...] = typing.get_args(GraderName)
 _OPINIONS = dict(
   rules=("rules",),
   math_verify=("math_verify",),
@@ -214,6 +217,20 @@ def outcome(grade: Grade) -> bool | None:
   What can't be read isn't the reference, so it is False.
   """
   return None if grade.verdict == "timeout" else grade.verdict == "right"
+
+
+def told(grading: Mapping[str, Any]) -> str:
+  """Returns which grader was used, and how often it said what, in words.
+
+  Args:
+    grading: The grader's name and the counts.
+  """
+  counts = ", ".join(
+    f"{count:,} {name.replace('_', ' ')}"
+    for name, count in grading.items()
+    if name != "grader"
+  )
+  return f"graded by {grading['grader']}: {counts}"
 
 
 def count(grades: Sequence[Grade]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
 
@@ -46,3 +46,27 @@ class Solutions(verbs.Value):
     part = shards.parse(shard)
     solutions, left_out = sources.read(self.format, self.path, self.limit)
     return [s for s in solutions if part.holds(s.problem)], left_out
+
+
+@dataclasses.dataclass(frozen=True)
+class Problems(verbs.Value):
+  """Problems in a file.
+
+  Args:
+    path: A file, one JSON object per line with id, problem and, if it is known,
+      answer; - is the standard input.
+    limit: Use only the first N problems of --input (default: all).
+  """
+
+  path: verbs.Input
+  limit: verbs.Natural | None = None
+
+  def read(self, taken: Sequence[str]) -> list[schema.Problem]:
+    """Returns the problems, each with an id of its own.
+
+    Args:
+      taken: Fields that solutions get, besides those of all solutions.
+    """
+    from prm_jax.jobs import problems
+
+    return problems.read(self.path, self.limit, taken)

@@ -59,6 +59,14 @@ def natural(text: str, *, most: int = checks.MAX_COUNT) -> int:
   return value
 
 
+def count(text: str) -> int:
+  """Returns a whole number of at least 1."""
+  value = whole(text)
+  if value < 1:
+    raise ValueError(f"{text!r} isn't 1, 2, 3, ...")
+  return value
+
+
 def seed(text: str) -> int:
   """Returns a seed."""
   return natural(text, most=checks.MAX_SEED)
@@ -116,6 +124,7 @@ def writable(text: str) -> pathlib.Path:
 
 
 Natural = Annotated[int, natural]
+Count = Annotated[int, count]
 Seed = Annotated[int, seed]
 Step = Annotated[int | Literal["best"] | None, step]
 Positive = Annotated[float, positive]
@@ -125,6 +134,19 @@ Local = Annotated[files.PathLike, local]
 Output = Annotated[files.PathLike, output]
 Input = Annotated[files.PathLike, readable]
 OutputOrStdout = Annotated[files.PathLike, writable]
+
+
+# The metadata of a field whose value's fields keep their own names as options.
+FLAT = types.MappingProxyType({"is_flat": True})
+
+
+def also(*names: str) -> dict[str, Any]:
+  """Returns the metadata of a field whose option has further names.
+
+  Args:
+    *names: The names.
+  """
+  return {"also": names}
 
 
 # --- Values, and what is known of their fields ----------------------------------
@@ -167,6 +189,8 @@ class Field:
     inner: The dataclass whose fields are options, too; None if it is none.
     default: Its default; dataclasses.MISSING if it must be given.
     text: What the docstring says of it.
+    is_flat: Whether all fields of the inner dataclass keep their own names.
+    also: Further names of its option.
   """
 
   name: str
@@ -176,6 +200,8 @@ class Field:
   inner: type[Value] | None
   default: Any
   text: str
+  is_flat: bool = False
+  also: tuple[str, ...] = ()
 
   @property
   def choices(self) -> tuple[str, ...]:
@@ -209,12 +235,14 @@ class Field:
         f"`{self.name}={reprlib.repr(value)}`: expected one of"
         f" {', '.join(self.choices)}"
       )
-    if self.parse is not None and isinstance(value, str | int | float):
+    is_text = isinstance(value, str | int | float)
+    if self.parse is not None and self.element is None and is_text:
       try:
         return self.parse(str(value))
       except ValueError as e:
         raise errors.InputError(f"`{self.name}={value}`: {e}") from None
-    if not checks.is_a(value, self.hint):
+    is_inner = self.inner is None or isinstance(value, self.inner)
+    if not is_inner or not checks.is_a(value, self.hint):
       raise errors.InputError(
         f"{self.name} must be {checks.type_name(self.hint)}, found"
         f" {reprlib.repr(value)}"
@@ -251,8 +279,15 @@ def _field(field: dataclasses.Field[Any], hint: Any, text: str) -> Field:
     is_optional |= type(None) in _members(hint)
     kinds = [hint]
   inner = next((x for x in kinds if _is_value(x)), None)
+  if typing.get_origin(kinds[0]) is tuple:
+    element = typing.get_args(kinds[0])[0]
+    if typing.get_origin(element) is Annotated:
+      _, parse, *_ = typing.get_args(element)
   hint = kinds[0] if len(kinds) == 1 else typing.Union[tuple(kinds)]  # noqa: UP007
-  return Field(field.name, hint, is_optional, parse, inner, default, text)
+  return Field(
+    *(field.name, hint, is_optional, parse, inner, default, text),
+    **field.metadata,
+  )
 
 
 def _members(hint: Any) -> list[Any]:

@@ -699,7 +699,10 @@ def test_a_missing_or_unfit_checkpoint_is_named(trained, tmp_path, refused):
   )
   refused([*evaluate, "--scores=x", "--step=2"], "--step=2: give --checkpoint")
   refused(["eval", "steps", f"--input={solutions}"], "--checkpoint or --scores")
-  refused([*sample, f"--checkpoint={trained / 'policy'}", "--n=0"], "--n=0")
+  refused(
+    [*sample, f"--checkpoint={trained / 'policy'}", "--n=0"],
+    "--n: '0' isn't 1, 2, 3",
+  )
   refused(
     [*sample, f"--checkpoint={trained / 'policy'}", "--temperature=-1"],
     "temperature",

@@ -11,13 +11,16 @@ import small_config
 import stub_server
 
 from prm_jax import schema
+from prm_jax.cli import flags
 from prm_jax.cli import main
+from prm_jax.cli import output
 from prm_jax.cli import policies
 from prm_jax.cli import policy_arguments
 from prm_jax.data import policy_templates
 from prm_jax.data import tokenizer
 from prm_jax.data.formats import jsonl
 from prm_jax.inference import remote
+from prm_jax.inference import sample
 from prm_jax.inference import sampler
 
 COMMANDS = ("sample", "label monte_carlo", "label omega_prm", "label judge")
@@ -103,7 +106,11 @@ def test_an_option_that_is_not_given_is_the_setting_of_the_endpoint(command):
   }
   needed |= {"--policy": url, "--model": "m"}
   args = parser.parse_args([f"{k}={v}" for k, v in needed.items()])
-  endpoint, template = policies.endpoint(args)
+  if command == "sample":
+    verb, _ = flags.value(sample.Sample, vars(args))
+    endpoint, template = verb.policy.server.endpoint(url)
+  else:
+    endpoint, template = policies.endpoint(args)
   assert endpoint == remote.Endpoint(url, "m")
   assert template == remote.Template()
   shown = parser.format_help()
@@ -268,8 +275,11 @@ def test_an_option_that_does_not_fit_the_policy_is_refused(
     _served(stub, *sample, "--dtype=bfloat16"), f"--dtype=bfloat16: {server}"
   )
   refused([*sample, f"--policy={stub.url}"], "give --model")
-  refused(sample, "give --policy", "--checkpoint")
-  refused([*sample, "--policy=x", "--checkpoint=x"], "one of them")
+  refused(sample, "are required: --policy/--checkpoint")
+  refused(
+    [*sample, "--policy=x", "--checkpoint=x"],
+    "give one of --policy, --checkpoint",
+  )
   refused(_served(stub, *label, "--system=x"), "--system=x: only a chat")
   twice = ("--request_option=a=1", "--request_option=a=2")
   refused(_served(stub, *label, *twice), "a is given twice")
@@ -302,17 +312,18 @@ def test_replies_do_not_overwrite_what_is_read(stub, inputs, refused):
     ((), None, {}, None),
   ],
 )
-@pytest.mark.parametrize("command", ["sample", "label monte_carlo"])
 def test_a_chat_model_without_a_temperature_is_never_sampled_in_silence(
-  command, words, template, defaults, says, capsys
+  words, template, defaults, says, capsys
 ):
   required = ["--input=a", "--output=b", "--policy=chat"]
-  args = _parser(command).parse_args([*required, *words])
+  args = _parser("sample").parse_args([*required, *words])
+  verb, _ = flags.value(sample.Sample, vars(args))
   model = small_config.model(300)
   policy = sampler.Sampler(
     model, {}, tokenizer.Bytes(), template=template, defaults=defaults
   )
-  sampling = policies.sampling_of(policy, args)
+  with output.printing_log({"temperature"}):
+    sampling = verb.policy.sampling_of(policy, verb.sampling)
   err = capsys.readouterr().err
   assert sampling.temperature == defaults.get("temperature", 1)
   assert (says is None) == (err == "")

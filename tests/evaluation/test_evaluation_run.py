@@ -537,7 +537,7 @@ def test_an_aggregate_that_reads_steps_that_arent_judged_is_warned_of(
     "jsonl", tmp_path / "in.jsonl", _from_file(tmp_path / "s.jsonl"), 0, how
   )
   said = f"`aggregate={how}` reads steps that the model wasn't trained to judge"
-  printed = capsys.readouterr().out
+  printed = capsys.readouterr().err
   assert (said in printed) == warns
   assert ("in 1 of 2 solutions" in printed) == warns
 

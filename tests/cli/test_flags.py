@@ -1,0 +1,120 @@
+"""Options are made of fields: none is declared twice, and none is lost."""
+
+import dataclasses
+import re
+
+import command_options
+import pytest
+
+from prm_jax.cli import flags
+from prm_jax.cli import main
+from prm_jax.inference import sample
+from prm_jax.inference import score
+from prm_jax.runtime import verbs
+
+VERBS = {"sample": sample.Sample, "score": score.Score}
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_option_of_a_verb_is_a_field_and_every_field_an_option(name):
+  parser = command_options.commands()[name]
+  shown = {a.dest for a in parser._actions} - {"help", "debug"}
+  assert shown == {*flags.options(VERBS[name])}
+  places = {
+    place
+    for option in flags.options(VERBS[name]).values()
+    for place in option.places
+  }
+  assert places == {
+    *_leaves(VERBS[name], ("verb",)),
+    *_leaves(verbs.job_of(VERBS[name]), ("job",)),
+  }
+
+
+def _leaves(kind, at):
+  for field in verbs.fields(kind):
+    if field.inner is None:
+      yield (*at, field.name)
+    else:
+      yield from _leaves(field.inner, (*at, field.name))
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_what_is_given_reaches_its_fields_and_the_rest_has_their_defaults(name):
+  needed = {
+    x.name: "x" for x in flags.options(VERBS[name]).values() if x.is_required
+  }
+  verb, job = flags.value(VERBS[name], needed | dict(limit=7, dtype="float32"))
+  assert job.input.limit == 7 and str(job.output) == "x"
+  model = verb.policy if name == "sample" else verb.checkpoint
+  assert model.dtype == "float32" and model.step is None
+  for field in verbs.fields(VERBS[name]):
+    if field.inner is None and field.name not in needed:
+      assert getattr(verb, field.name) == field.default
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_help_begins_with_the_shortest_call_and_ends_with_an_example(name):
+  text = command_options.commands()[name].format_help()
+  usage, *_, example = text.split("\n\n")
+  assert usage.endswith("[options]") and len(usage.splitlines()) == 1
+  words = re.findall(r"--\w+", usage)
+  assert words == [
+    f"--{x.name}" for x in flags.options(VERBS[name]).values() if x.is_required
+  ]
+  given = set(re.findall(r"--(\w+)", example))
+  assert example.startswith("example:") and given >= {w[2:] for w in words}
+
+
+@pytest.mark.parametrize(
+  ("words", "hint"),
+  [
+    ("scor --input=x", "'scor': expected one of"),
+    ("scor --input=x", "; did you mean score?; see prm-jax --help"),
+    ("label monte_carl", "; did you mean monte_carlo?; see prm-jax label"),
+    (
+      "score --checkpoint=a --input=b --output=c --layout=pack",
+      "--layout='pack': expected one of padded, packed, tree; did you mean"
+      " packed?",
+    ),
+  ],
+)
+def test_a_misspelt_command_or_value_has_a_hint(words, hint, capsys):
+  assert main.main(words.split()) == 1
+  assert hint in capsys.readouterr().err
+
+
+def test_two_names_of_an_option_are_not_both_given(capsys):
+  words = "sample --policy=a --checkpoint=b --input=c --output=d"
+  assert main.main(words.split()) == 1
+  assert "give one of --policy, --checkpoint" in capsys.readouterr().err
+
+
+def test_what_two_values_have_is_one_option_of_both():
+  @dataclasses.dataclass(frozen=True)
+  class One(verbs.Value):
+    """One.
+
+    Args:
+      a: A text.
+      shared: A number.
+    """
+
+    a: str
+    shared: int = 1
+
+  @dataclasses.dataclass(frozen=True)
+  class Two(verbs.Verb):
+    """Two.
+
+    Args:
+      first: The first.
+      second: The second.
+    """
+
+    first: One
+    second: One
+
+  globals().update(One=One, Two=Two)
+  verb, _ = flags.value(Two, dict(first="x", second="y", shared=5))
+  assert verb == Two(One("x", 5), One("y", 5))

@@ -1,0 +1,77 @@
+"""Verbs: fields are declared once, and a value of fields checks them."""
+
+import dataclasses
+import pathlib
+from typing import Literal
+
+import pytest
+
+from prm_jax import errors
+from prm_jax.runtime import verbs
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner(verbs.Value):
+  """What is inside.
+
+  Args:
+    folder: A folder.
+    count: How many there are.
+  """
+
+  folder: verbs.Local
+  count: verbs.Count = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer(verbs.Verb):
+  """Does it.
+
+  Args:
+    inner: The model.
+    how: In which way, in a text
+      of two lines.
+    names: A name; repeat it.
+    seed: The seed.
+
+  Example:
+    prm-jax do --inner=x
+  """
+
+  inner: Inner
+  how: Literal["fast", "well"] = "well"
+  names: tuple[str, ...] = ()
+  seed: verbs.Seed = 0
+
+
+def test_a_declaration_is_read_from_type_default_and_docstring():
+  inner, how, names, seed = verbs.fields(Outer)
+  assert inner.inner is Inner and inner.default is dataclasses.MISSING
+  assert how.choices == ("fast", "well") and how.default == "well"
+  assert how.text == "In which way, in a text of two lines"
+  assert names.element is str and seed.parse is verbs.seed
+  assert verbs.summary(Outer) == "Does it."
+  assert verbs.example(Outer) == "prm-jax do --inner=x"
+
+
+def test_the_first_field_of_an_inner_value_may_stand_for_it():
+  assert Outer("a").inner == Inner(pathlib.Path("a"))
+  assert Outer(Inner("a", 3)).inner.count == 3
+
+
+@pytest.mark.parametrize(
+  ("given", "said"),
+  [
+    (dict(how="bad"), "`how='bad'`: expected one of fast, well"),
+    (dict(seed=-1), "`seed=-1`: '-1' isn't 0, 1, 2"),
+    (dict(seed=2**32), "is more than 4294967295"),
+    (dict(seed=1.5), "'1.5' isn't a whole number"),
+    (dict(names=3), "names must be"),
+    (dict(inner=7), "inner must be Inner"),
+    (dict(inner="gs://x/y"), "remote paths"),
+  ],
+)
+def test_a_value_that_cant_be_is_refused_in_python(given, said):
+  with pytest.raises(errors.InputError) as error:
+    Outer(**{"inner": "a"} | given)
+  assert said in str(error.value)
