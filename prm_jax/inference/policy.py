@@ -81,7 +81,7 @@ class Sampling(verbs.Value):
   min_p: float | None = None
   max_tokens: int = 512
 
-  def of(self, defaults: Mapping[str, float]) -> sampler.Sampling:
+  def with_defaults(self, defaults: Mapping[str, float]) -> sampler.Sampling:
     """Returns how a policy samples: as asked, else as it says, else as ours.
 
     Args:
@@ -95,7 +95,7 @@ class Sampling(verbs.Value):
     """Returns the record of what was asked for; the rest isn't known yet."""
     values = dataclasses.asdict(self)
     given = {k: value for k, value in values.items() if value is not None}
-    record = self.of({}).record()
+    record = self.with_defaults({}).record()
     return {k: record.get(k) for k in given}
 
 
@@ -307,7 +307,7 @@ class Policy(verbs.Value):
       loaded: The policy.
       sampling: The options.
     """
-    found = sampling.of(loaded.defaults)
+    found = sampling.with_defaults(loaded.defaults)
     if sampling.temperature is not None:
       return found
     if not found.temperature:
@@ -356,7 +356,7 @@ class Policy(verbs.Value):
     """
     self.check()
     if self.is_server:
-      found = sampling.of({})
+      found = sampling.with_defaults({})
       with self.asking(replies) as (client, known):
         known = known | found.record() | dict(seed=seed)
         yield _served(client, known, found, seed, counts)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import dataclasses
 import logging
 import pathlib
-from typing import ClassVar
 
 from prm_jax import schema
 from prm_jax.grading import answers
@@ -57,7 +56,7 @@ class Sample(verbs.Verb):
       --output=samples.jsonl --n=4
   """
 
-  policy: policy_lib.Policy = dataclasses.field(
+  policy: policy_lib.Policy | str = dataclasses.field(
     metadata=verbs.also("checkpoint")
   )
   n: verbs.Count = 16
@@ -67,11 +66,15 @@ class Sample(verbs.Verb):
   seed: verbs.Seed = 0
   grader: pool.GraderName = "rules"
 
-  compiles: ClassVar[bool] = True
+  compiles = True
 
   def __post_init__(self):
     super().__post_init__()
     pool.check(self.grader)
+
+  @property
+  def _policy(self) -> policy_lib.Policy:
+    return verbs.made(policy_lib.Policy, self.policy)
 
   def __call__(
     self, problems: Sequence[schema.Problem]
@@ -81,7 +84,7 @@ class Sample(verbs.Verb):
     Args:
       problems: The problems.
     """
-    self.policy.check()
+    self._policy.check()
     solutions, _ = self._graded(problems, self._rows(problems, None, Counter()))
     return solutions
 
@@ -93,10 +96,10 @@ class Sample(verbs.Verb):
     """
     from prm_jax.data.formats import jsonl
 
-    self.policy.check()
-    is_server = self.policy.is_server
+    self._policy.check()
+    is_server = self._policy.is_server
     read = [job.input.path]
-    read += [] if is_server else [files.local_path(self.policy.source)]
+    read += [] if is_server else [files.local_path(self._policy.source)]
     outputs.check(dict(output=job.output), read)
     replies = policy_lib.replies_path(job.output) if is_server else None
     outputs.check(dict(output=replies), read)
@@ -126,7 +129,7 @@ class Sample(verbs.Verb):
       schema.Solution(p.id, p.problem, (), extra=dict(p.extra))
       for p in problems
     ]
-    if self.policy.is_server:
+    if self._policy.is_server:
       return self._asked(starts, replies, counts)
     return self._drawn(starts)
 
@@ -138,9 +141,9 @@ class Sample(verbs.Verb):
 
     from prm_jax.inference import engine as engine_lib
 
-    policy, slots = self.policy.load(), self.policy.slots
+    policy, slots = self._policy.load(), self._policy.slots
     report.computed(dict(policy=policy.config.compute_dtype))
-    sampling = self.policy.sampling_of(policy, self.sampling)
+    sampling = self._policy.sampling_of(policy, self.sampling)
     key, total = jax.random.key(self.seed), self.n * len(starts)
     if policy.template is None:
       if slots is not None:
@@ -166,7 +169,7 @@ class Sample(verbs.Verb):
   ) -> list[list[schema.Solution]]:
     """Returns the solutions that a server's model writes."""
     with (
-      self.policy.opened(self.sampling, self.seed, replies, counts) as writer,
+      self._policy.opened(self.sampling, self.seed, replies, counts) as writer,
       progress.showing("sample", self.n * len(starts)) as update,
     ):
       rows = writer.complete(starts, self.n, update)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import dataclasses
 import functools
 import logging
-from typing import Any, ClassVar, Literal, TYPE_CHECKING
+from typing import Any, Literal, TYPE_CHECKING
 
 from prm_jax import schema
 from prm_jax.inference import checkpoint as checkpoint_lib
@@ -59,15 +59,19 @@ class Score(verbs.Verb):
       --output=scores.jsonl
   """
 
-  checkpoint: checkpoint_lib.RewardModel
+  checkpoint: checkpoint_lib.RewardModel | files.PathLike
   layout: Literal["padded", "packed", "tree"] = "padded"
 
-  compiles: ClassVar[bool] = True
+  compiles = True
 
   @functools.cached_property
   def scorer(self) -> scorer_lib.Scorer:
     """The model, loaded when it is first asked for."""
-    return self.checkpoint.load(self.layout)
+    return self._model.load(self.layout)
+
+  @property
+  def _model(self) -> checkpoint_lib.RewardModel:
+    return verbs.made(checkpoint_lib.RewardModel, self.checkpoint)
 
   def __call__(
     self, solutions: Sequence[schema.Solution]
@@ -89,7 +93,7 @@ class Score(verbs.Verb):
       job: The files.
     """
     outputs.check(
-      dict(output=job.output), [job.input.stored_at, self.checkpoint.folder]
+      dict(output=job.output), [job.input.stored_at, self._model.folder]
     )
     solutions, left_out = job.input.read(job.shard)
     report.computed(dict(scorer=self.scorer.config.compute_dtype))
@@ -119,6 +123,9 @@ def record_of(
   Args:
     solution: The solution.
     steps: The scores of its steps.
+
+  Returns:
+    The record, as the command writes it.
   """
   from prm_jax import voting
 

@@ -27,12 +27,13 @@ import re
 import reprlib
 import types
 import typing
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from prm_jax import errors
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 
+Made = TypeVar("Made")
 # What `-` is as an output.
 STDOUT = pathlib.Path(files.STDOUT)
 
@@ -175,6 +176,17 @@ class Verb(Value):
 
   compiles: ClassVar[bool] = False
   is_printed: ClassVar[bool] = False
+
+
+def made(kind: type[Made], given: Any) -> Made:
+  """Returns a value, or the one that its first field stands for.
+
+  Args:
+    kind: The class of the value.
+    given: The value, or that of its first field.
+  """
+  make: Any = kind
+  return given if isinstance(given, kind) else make(given)
 
 
 @dataclasses.dataclass(frozen=True)
