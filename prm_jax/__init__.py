@@ -23,6 +23,16 @@ if TYPE_CHECKING:
   from prm_jax.data.formats.jsonl import read_solutions as read_solutions
   from prm_jax.data.formats.jsonl import write_solutions as write_solutions
   from prm_jax.errors import InputError as InputError
+  from prm_jax.evaluation.evaluate_best_of_n import (
+    EvaluateBestOfN as EvaluateBestOfN,
+  )
+  from prm_jax.evaluation.evaluate_prmbench import (
+    EvaluatePRMBench as EvaluatePRMBench,
+  )
+  from prm_jax.evaluation.evaluate_processbench import (
+    EvaluateProcessBench as EvaluateProcessBench,
+  )
+  from prm_jax.evaluation.evaluate_steps import EvaluateSteps as EvaluateSteps
   from prm_jax.inference.cached_scorer import CachedScorer as CachedScorer
   from prm_jax.inference.sample import Sample as Sample
   from prm_jax.inference.sampler import Sampler as Sampler
@@ -47,6 +57,10 @@ _HOMES = dict(
   Problem="schema",
   Solution="schema",
   StepScores="schema",
+  EvaluateBestOfN="evaluation.evaluate_best_of_n",
+  EvaluatePRMBench="evaluation.evaluate_prmbench",
+  EvaluateProcessBench="evaluation.evaluate_processbench",
+  EvaluateSteps="evaluation.evaluate_steps",
   AsyncClient="serving.client",
   Client="serving.client",
   CachedScorer="inference.cached_scorer",

@@ -6,8 +6,6 @@ import argparse
 import pathlib
 
 from prm_jax.cli import arguments
-from prm_jax.cli import model_arguments
-from prm_jax.grading import pool
 
 FIELDS = (
   "Any field of the config can be changed with --config.FIELD=VALUE, and an"
@@ -76,101 +74,6 @@ def add_training(commands: arguments.Parser) -> None:
     " again, too",
   )
   train.epilog = FIELDS
-
-
-def add_evaluate(commands: arguments.Parser) -> None:
-  """Adds `eval` and its kinds."""
-  evaluate = commands.add_command("eval", "evaluate a reward model")
-  evaluate.add_commands("KIND")
-
-  best_of_n = _add_evaluation(
-    evaluate,
-    "best_of_n",
-    "measure how often the solution with the best score of N, or a vote of all N, is right",
-  )
-  best_of_n.add_aggregate()
-  best_of_n.add_option(
-    "--grader",
-    f"{arguments.GRADERS} (default: the outcomes in the file are used, and"
-    " nothing is compared)",
-    choices=pool.GRADERS,
-  )
-  best_of_n.add_solutions(
-    limit="N problems of --input, drawn by --seed, with all their solutions"
-  )
-
-  steps = _add_evaluation(
-    evaluate,
-    "steps",
-    "compare step scores with labels: AUROC, calibration and first errors",
-  )
-  steps.add_solutions(limit="N solutions of --input, drawn by --seed")
-  steps.add_option("--neutral", arguments.NEUTRAL, default="good")
-
-  processbench = _add_evaluation(
-    evaluate,
-    "processbench",
-    "measure F1 on ProcessBench, with threshold 0.5 and with a tuned threshold",
-  )
-  processbench.add_option(
-    "--input",
-    "a subset of ProcessBench and its file, such as gsm8k=gsm8k.json; repeat"
-    " the option for each subset",
-    required=True,
-    action="append",
-    metavar="SUBSET=FILE",
-  )
-  processbench.add_limit("N solutions of each --input, drawn by --seed")
-  processbench.add_option(
-    "--tune_on",
-    "the subset, one of --input, on which the threshold is tuned; its own tuned"
-    " result is no test",
-    default="gsm8k",
-  )
-
-  prmbench = _add_evaluation(
-    evaluate,
-    "prmbench",
-    "measure the PRMScore of PRMBench's nine classes and three categories",
-  )
-  prmbench.add_option(
-    "--input",
-    "a file of PRMBench; repeat the option for each file",
-    required=True,
-    action="append",
-  )
-  prmbench.add_limit("N solutions of each --input, drawn by --seed")
-  prmbench.add_option(
-    "--format", f"the format of --input; {arguments.FORMATS}", "prmbench"
-  )
-
-
-def _add_evaluation(
-  kinds: arguments.Parser, name: str, text: str
-) -> arguments.Parser:
-  """Returns the parser of a kind, with the options that all kinds have."""
-  kind = kinds.add_command(name, text, "evaluate.evaluate", compiles=True)
-  kind.set_defaults(kind=name)
-  model_arguments.add_scorer(kind)
-  kind.add_output(
-    "--output",
-    "the JSON file of results to write",
-    stdout=True,
-    default=pathlib.Path("results.json"),
-  )
-  kind.add_output(
-    "--samples",
-    "the JSON Lines file to write with one line for each solution (default: if"
-    " --output is results.json, samples.jsonl; if it is NAME.json,"
-    " NAME_samples.jsonl; if it is -, none)",
-  )
-  kind.add_option(
-    "--seed",
-    "the seed of the bootstrap confidence intervals, and of what --limit draws",
-    default=0,
-    type=arguments.seed,
-  )
-  return kind
 
 
 def add_plan(commands: arguments.Parser) -> None:

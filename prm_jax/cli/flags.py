@@ -11,6 +11,7 @@ import dataclasses
 import textwrap
 from typing import Any
 
+from prm_jax import errors
 from prm_jax.cli import arguments
 from prm_jax.runtime import verbs
 
@@ -118,7 +119,8 @@ def add(commands: arguments.Parser, name: str, kind: type[verbs.Verb]) -> None:
     compiles=kind.compiles,
   )
   groups: dict[str, Any] = {"": parser}
-  found = options(kind).values()
+  # What must be given comes first.
+  found = sorted(options(kind).values(), key=lambda x: not x.is_required)
   needed = " ".join(f"--{x.name}=..." for x in found if x.is_required)
   # The shortest call; of forty options a line of all says nothing.
   parser.usage = f"%(prog)s {needed} [options]"
@@ -215,6 +217,12 @@ def _made(kind: type, values: Mapping[str, Any]) -> Any:
   for field in verbs.fields(kind):
     given = values.get(field.name)
     if field.inner is not None and isinstance(given, Mapping):
+      inner: type = field.inner
+      if verbs.fields(inner)[0].name not in given:
+        name, value = next(iter(given.items()))
+        raise errors.InputError(
+          f"`{name}={value}`: give `{field.name}` with it"
+        )
       given = _made(field.inner, given)
     elif isinstance(given, list):
       given = tuple(given)

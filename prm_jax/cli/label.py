@@ -25,7 +25,6 @@ from prm_jax.cli import output
 from prm_jax.cli import policies
 from prm_jax.cli import policy_arguments
 from prm_jax.data.formats import jsonl
-from prm_jax.evaluation import scores
 from prm_jax.grading import pool
 from prm_jax.jobs import journal
 from prm_jax.jobs import shards
@@ -192,7 +191,7 @@ def select(args: argparse.Namespace) -> None:
   def score(chosen: Sequence[schema.Solution]) -> list[schema.StepScores]:
     how = model_arguments.of(args)
     source = models.source(args.checkpoint, args.scores, how)
-    scored = scores.step_scores(chosen, source)
+    scored = source.step_scores(chosen)
     output.print_computed(dict(scorer=scored.by.get("compute_dtype")))
     return scored.rows
 

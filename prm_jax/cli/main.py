@@ -23,6 +23,10 @@ from prm_jax.cli import label_arguments
 from prm_jax.cli import output
 from prm_jax.cli import search_arguments
 from prm_jax.cli import serve_arguments
+from prm_jax.evaluation import evaluate_best_of_n
+from prm_jax.evaluation import evaluate_prmbench
+from prm_jax.evaluation import evaluate_processbench
+from prm_jax.evaluation import evaluate_steps
 from prm_jax.inference import sample
 from prm_jax.inference import score
 from prm_jax.runtime import exhausted
@@ -186,7 +190,7 @@ def _parser() -> arguments.Parser:
     label_arguments.add,
     search_arguments.add,
     serve_arguments.add,
-    command_arguments.add_evaluate,
+    _add_evaluations,
     data_arguments.add,
     command_arguments.add_plan,
     command_arguments.add_check_device,
@@ -199,6 +203,19 @@ def _parser() -> arguments.Parser:
     is_printed=True,
   )
   return parser
+
+
+def _add_evaluations(commands: arguments.Parser) -> None:
+  """Adds `eval` and its kinds."""
+  kinds = commands.add_command("eval", "evaluate a reward model")
+  kinds.add_commands("KIND")
+  for name, kind in dict(
+    best_of_n=evaluate_best_of_n.EvaluateBestOfN,
+    steps=evaluate_steps.EvaluateSteps,
+    processbench=evaluate_processbench.EvaluateProcessBench,
+    prmbench=evaluate_prmbench.EvaluatePRMBench,
+  ).items():
+    flags_lib.add(kinds, name, kind)
 
 
 def _version(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+from prm_jax import errors
 from prm_jax.checkpoints import model_json
 from prm_jax.cli import model_arguments
 from prm_jax.evaluation import scores
+from prm_jax.inference import checkpoint as checkpoint_lib
 from prm_jax.inference import sampler
 from prm_jax.inference import score_sources
 from prm_jax.inference import scorer as scorer_lib
@@ -115,5 +117,15 @@ def source(
     checkpoint: The folder of the reward model.
     path: The file.
     how: How the checkpoint is loaded.
+
+  Raises:
+    InputError: An option of a checkpoint is given without one.
   """
-  return scores.Source(checkpoint, path, how.step, how.dtype, how.batch_tokens)
+  given = (how.step, how.dtype, how.batch_tokens)
+  if checkpoint is not None:
+    model = checkpoint_lib.RewardModel(checkpoint, *given)
+    return scores.Source(model, path)
+  for name, value in zip(("step", "dtype", "batch_tokens"), given):
+    if value is not None:
+      raise errors.InputError(f"`{name}={value}`: give `checkpoint` with it")
+  return scores.Source(None, path)

@@ -7,16 +7,22 @@ problems are a larger source of chance than the samples.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+import logging
 from typing import Any
 
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 import numpy as np
 
 from prm_jax import errors
+from prm_jax import schema
 from prm_jax import voting
 from prm_jax.evaluation import step_metrics
 from prm_jax.grading import equality
+
+_logger = logging.getLogger(__name__)
 
 
 def curves(
@@ -160,6 +166,74 @@ def evaluate(
     "interval": intervals(of_each, seed=seed),
     "paired": paired,
   }
+
+
+# --- Pools ------------------------------------------------------------------
+
+
+def groups(
+  solutions: Sequence[schema.Solution], where: object
+) -> tuple[Int[np.ndarray, "P N"], int]:
+  """Returns the solutions of each problem, and how many are left out.
+
+  Args:
+    solutions: The solutions, each with an outcome.
+    where: What they are read from.
+
+  Returns:
+    The indices of solutions, those of a problem in a row; each has as many as
+    the problem with the fewest.
+
+  Raises:
+    InputError: A solution has no outcome.
+  """
+  unknown = sum(s.outcome is None for s in solutions)
+  if unknown:
+    raise errors.InputError(
+      f'{where}: {unknown} solutions have no "outcome"; best-of-N needs each,'
+      " or `grader` and a reference_answer to find it"
+    )
+  found: dict[str, list[int]] = defaultdict(list)
+  for i, s in enumerate(solutions):
+    found[s.problem].append(i)
+  num = min(map(len, found.values()), default=0)
+  left_out = len(solutions) - num * len(found)
+  if left_out:
+    _logger.info(
+      f"left out: {left_out} solutions, to have {num} of every problem"
+    )
+  return np.array([rows[:num] for rows in found.values()]), left_out
+
+
+def trivial_scores(
+  solutions: Sequence[schema.Solution],
+) -> dict[str, np.ndarray]:
+  """Returns scores of solutions that read no mathematics, higher is better."""
+  num_steps = [len(s.steps) for s in solutions]
+  num_letters = [sum(map(len, s.steps)) for s in solutions]
+  result = {
+    "shortest": -np.array(num_steps, np.float64),
+    "shortest_text": -np.array(num_letters, np.float64),
+  }
+  if len({s.source for s in solutions}) > 1:
+    result["source_prior"] = source_prior(solutions)
+  return result
+
+
+def source_prior(solutions: Sequence[schema.Solution]) -> np.ndarray:
+  """Returns each solution's source's accuracy on all other problems."""
+  right: Counter[Any] = Counter()
+  count: Counter[Any] = Counter()
+  for s in solutions:
+    for group in (s.source, (s.source, s.problem)):
+      right[group] += bool(s.outcome)
+      count[group] += 1
+  prior = []
+  for s in solutions:
+    own = (s.source, s.problem)
+    others = count[s.source] - count[own]
+    prior.append((right[s.source] - right[own]) / others if others else 0.5)
+  return np.array(prior)
 
 
 # --- Private ----------------------------------------------------------------

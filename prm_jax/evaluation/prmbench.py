@@ -26,6 +26,7 @@ from jaxtyping import Bool, Float
 import numpy as np
 
 from prm_jax import errors
+from prm_jax import schema
 from prm_jax.evaluation import step_metrics
 
 # Class as published (with its misspelling) -> the name in the paper's tables.
@@ -65,6 +66,38 @@ def check(
     raise errors.InputError(
       f"{where}: PRMBench needs a label, 0 or 1, on every step"
     )
+
+
+def control(solution: schema.Solution) -> schema.Solution | None:
+  """Returns the right solution that an error was put into, if a row has it.
+
+  The rows of class redundency have: extra["original"], {"problem", "steps"}.
+
+  Args:
+    solution: A row.
+
+  Raises:
+    InputError: "original" is no such solution.
+  """
+  original = solution.extra.get("original")
+  if solution.extra["classification"] != "redundency" or not original:
+    return None
+  try:
+    problem, steps = original["problem"], tuple(original["steps"])
+    if not all(isinstance(x, str) for x in (problem, *steps)):
+      raise TypeError
+  except (KeyError, TypeError):
+    raise errors.InputError(
+      f'solution {solution.id!r}: "original" must be {{"problem", "steps"}}'
+    ) from None
+  name = str(solution.extra.get("problem_id", solution.id))
+  return schema.Solution(
+    f"prmbench/{CONTROL}/{name}",
+    problem,
+    steps,
+    labels=(1.0,) * len(steps),
+    extra={"classification": CONTROL, "problem_id": name},
+  )
 
 
 def predicted_right(scores: Sequence[float]) -> Bool[np.ndarray, " S"]:

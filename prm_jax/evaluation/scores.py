@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import hashlib
 import math
 import pathlib
 import reprlib
 import sys
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.checkpoints import model_json
-from prm_jax.checkpoints import saves
 from prm_jax.data.formats import fields
+from prm_jax.inference import checkpoint as checkpoint_lib
 from prm_jax.inference import score as score_lib
-from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import files
 from prm_jax.runtime import progress
+from prm_jax.runtime import verbs
+
+if TYPE_CHECKING:
+  from prm_jax.inference import scorer as scorer_lib
 
 # A sigmoid in float32 and its logit differ by less.
 _FLOAT32_ROUNDING = 1e-5
@@ -49,72 +52,90 @@ class Scored:
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class Source(verbs.Value):
   """Where step scores come from: a checkpoint or a file, one of both.
 
   Args:
-    checkpoint: The folder of a reward model.
-    scores: A file that `prm-jax score` wrote.
-    step: The checkpoint's step; see saves.chosen.
-    compute_dtype: See scorer.load.
-    batch_tokens: See scorer.load; None is its default.
-
-  Raises:
-    InputError: Both or none are given, or an option of a checkpoint without
-      one.
+    checkpoint: The reward model that scores the steps, instead of --scores.
+    scores: A file of step scores that `prm-jax score` wrote, instead of
+      --checkpoint.
   """
 
-  checkpoint: pathlib.Path | None
-  scores: files.PathLike | None
-  step: saves.Step = None
-  compute_dtype: str | None = None
-  batch_tokens: int | None = None
+  checkpoint: checkpoint_lib.RewardModel | None = None
+  scores: files.PathLike | None = None
 
   def __post_init__(self):
-    if (self.checkpoint is None) == (self.scores is None):
+    super().__post_init__()
+    if self.checkpoint is not None and self.scores is not None:
       raise errors.InputError("give either `checkpoint` or `scores`")
-    for name, value in (
-      ("step", self.step),
-      ("dtype", self.compute_dtype),
-      ("batch_tokens", self.batch_tokens),
-    ):
-      if value is not None and self.checkpoint is None:
-        raise errors.InputError(f"`{name}={value}`: give `checkpoint` with it")
 
+  @property
+  def stored_at(self) -> files.PathLike:
+    """The checkpoint's folder, or the file.
 
-def step_scores(solutions: Sequence[schema.Solution], source: Source) -> Scored:
-  """Returns the step scores of solutions, and where they come from.
+    Raises:
+      InputError: None is given.
+    """
+    path = self.checkpoint.folder if self.checkpoint else self.scores
+    if path is None:
+      raise errors.InputError("give either `checkpoint` or `scores`")
+    return path
 
-  `by` has the checkpoint with its step, its fingerprint and the type that it
-  computed in, or the file with its sha256.
-  """
-  checkpoint, path = source.checkpoint, source.scores
-  if path is not None:
-    # First: it refuses a file that can't be read.
-    rows = read_scores(path, solutions)
-    with open(path, "rb") as f:
-      digest = hashlib.file_digest(f, "sha256").hexdigest()
-    return Scored(rows, {"scores": str(path), "sha256": digest})
-  assert checkpoint is not None
-  model_json.read_description(checkpoint)  # refuses what is no checkpoint
-  step = saves.chosen(checkpoint, source.step)
-  scorer = scorer_lib.load(
-    checkpoint,
-    step,
-    compute_dtype=source.compute_dtype,
-    batch_tokens=source.batch_tokens,
-  )
-  by = {
-    "checkpoint": str(checkpoint),
-    "program": scorer.program,
-    "step": step,
-    "fingerprint": model_json.fingerprint(checkpoint, scorer.params),
-    "compute_dtype": scorer.config.compute_dtype,
-  }
-  with progress.showing(
-    "score", len(solutions), first="compiling and scoring"
-  ) as update:
-    return Scored(scorer.score(solutions, progress=update), by)
+  def step_scores(
+    self,
+    solutions: Sequence[schema.Solution],
+    score: schema.Score | None = None,
+  ) -> Scored:
+    """Returns the step scores of solutions, and where they come from.
+
+    `by` has the checkpoint with its step, its fingerprint and the type that it
+    computed in, or the file with its sha256.
+
+    Args:
+      solutions: The solutions.
+      score: What scores them, instead of the checkpoint or file.
+
+    Raises:
+      InputError: There is no solution, or there aren't scores of each.
+    """
+    if not solutions:
+      raise errors.InputError("no solutions")
+    if score is not None:
+      from prm_jax.inference import score_checks
+
+      rows = score(solutions)
+      return Scored(score_checks.step_scores(rows, solutions, "score"), {})
+    path = self.stored_at
+    if self.checkpoint is None:
+      # First: it refuses a file that can't be read.
+      rows = read_scores(path, solutions)
+      with open(path, "rb") as f:
+        digest = hashlib.file_digest(f, "sha256").hexdigest()
+      return Scored(rows, {"scores": str(path), "sha256": digest})
+    scorer, by = self._loaded
+    with progress.showing(
+      "score", len(solutions), first="compiling and scoring"
+    ) as update:
+      return Scored(scorer.score(solutions, progress=update), by)
+
+  @functools.cached_property
+  def _loaded(self) -> tuple[scorer_lib.Scorer, dict[str, Any]]:
+    """The checkpoint's model, and what is said of it."""
+    from prm_jax.checkpoints import model_json
+    from prm_jax.checkpoints import saves
+
+    assert self.checkpoint is not None
+    folder = pathlib.Path(self.checkpoint.folder)
+    model_json.read_description(folder)  # refuses what is no checkpoint
+    step = saves.chosen(folder, self.checkpoint.step)
+    scorer = dataclasses.replace(self.checkpoint, step=step).load()
+    return scorer, {
+      "checkpoint": str(folder),
+      "program": scorer.program,
+      "step": step,
+      "fingerprint": model_json.fingerprint(folder, scorer.params),
+      "compute_dtype": scorer.config.compute_dtype,
+    }
 
 
 def samples(

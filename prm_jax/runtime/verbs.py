@@ -329,10 +329,15 @@ def summary(kind: type) -> str:
 
 @functools.cache
 def explained(kind: type) -> Mapping[str, str]:
-  """Returns what a docstring's `Args` say of each field, each in one line."""
+  """Returns what `Args` say of each field, each in one line.
+
+  Args:
+    kind: The class; the docstrings of its bases explain the fields of these.
+  """
   return {
     name: " ".join(text.split()).removesuffix(".")
-    for name, text in _entries(_section(kind, "Args"))
+    for base in reversed(kind.__mro__)
+    for name, text in _entries(_section(base, "Args"))
   }
 
 

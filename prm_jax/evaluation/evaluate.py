@@ -1,0 +1,176 @@
+"""What all evaluations of a reward model have: scores, files, results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+import dataclasses
+import logging
+import pathlib
+from typing import Any, ClassVar
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.evaluation import results as results_lib
+from prm_jax.evaluation import scores as scores_lib
+from prm_jax.jobs import report
+from prm_jax.runtime import files
+from prm_jax.runtime import verbs
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate(scores_lib.Source, verbs.Verb):
+  """Evaluates a reward model.
+
+  Args:
+    seed: The seed of the bootstrap confidence intervals, and of what --limit
+      draws.
+  """
+
+  seed: verbs.Seed = 0
+
+  compiles: ClassVar[bool] = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job(verbs.Value):
+  """How much of its input an evaluation reads, and where its results go.
+
+  Args:
+    limit: Use only N solutions of each --input, drawn by --seed (default: all).
+    output: The JSON file of results to write; - is the standard output, and
+      messages go to stderr (a file is written whole or not at all, the standard
+      output isn't).
+    samples: The JSON Lines file to write with one line for each solution
+      (default: if --output is results.json, samples.jsonl; if it is NAME.json,
+      NAME_samples.jsonl; if it is -, none).
+  """
+
+  limit: verbs.Natural | None = dataclasses.field(
+    default=None, metadata=dict(metavar="N")
+  )
+  output: verbs.OutputOrStdout = pathlib.Path("results.json")
+  samples: verbs.Output | None = None
+
+  @property
+  def samples_at(self) -> pathlib.Path | None:
+    """Where the samples go."""
+    output = pathlib.Path(self.output)
+    if self.samples is not None:
+      return pathlib.Path(self.samples)
+    return None if output == verbs.STDOUT else results_lib.samples_path(output)
+
+  def check(
+    self, inputs: Iterable[files.PathLike], source: scores_lib.Source
+  ) -> None:
+    """Refuses outputs that would replace other files, before any work.
+
+    Args:
+      inputs: The files of solutions.
+      source: Where the scores come from.
+    """
+    from prm_jax.data import sources
+
+    read = [*map(sources.stored_at, inputs), source.stored_at]
+    results_lib.check(pathlib.Path(self.output), self.samples_at, read)
+
+  def write(self, evaluation: results_lib.Evaluation, table: str) -> None:
+    """Writes the results and samples, and logs a table of them.
+
+    Args:
+      evaluation: The results and samples.
+      table: The table.
+    """
+    from prm_jax.runtime import environment
+
+    results = evaluation.results
+    origin = ", ".join(
+      f"{k} {v}" for k, v in results["scored_by"].items() if k != "program"
+    )
+    for line in (*table.splitlines(), "", f"scored by: {origin}"):
+      _logger.info(line)
+    if self.limit is not None:
+      results = results | dict(limit=self.limit)
+    run = dict(
+      command=environment.command(),
+      versions=environment.versions(),
+      machine=environment.machine(),
+    )
+    if self.samples_at is not None:
+      files.write_records(self.samples_at, evaluation.samples)
+      _logger.info(f"samples: {self.samples_at}")
+    files.write_json(self.output, results | dict(run=run))
+    _logger.info(f"results: {self.output}")
+
+
+@dataclasses.dataclass(frozen=True)
+class SolutionsJob(Job):
+  """Which solutions are evaluated, and where the results go.
+
+  Args:
+    input: The file of solutions to read; - is the standard input.
+    format: The format of --input; docs/data.md lists the formats, such as jsonl
+      and prm800k.
+    limit: Use only N solutions of --input, drawn by --seed (default: all).
+  """
+
+  input: verbs.Input
+  format: str = "jsonl"
+  limit: verbs.Natural | None = dataclasses.field(
+    default=None, metadata=dict(metavar="N"), kw_only=True
+  )
+
+
+def read(
+  format_name: str,
+  path: files.PathLike,
+  limit: int | None = None,
+  seed: int = 0,
+  *,
+  whole_problems: bool = False,
+) -> list[schema.Solution]:
+  """Returns the solutions of a file; logs how many are left out, and why.
+
+  Args:
+    format_name: The format of the file.
+    path: The file.
+    limit: The number of solutions to draw; None takes all.
+    seed: The seed of the draw.
+    whole_problems: Whether problems are drawn, with all their solutions.
+
+  Raises:
+    InputError: The file has no solution, or sources.read refuses it.
+  """
+  from prm_jax.data import sources
+
+  solutions, left_out = sources.read(format_name, path)
+  report.left_out(left_out)
+  if not solutions:
+    raise errors.InputError(f"{path}: no solutions")
+  if not whole_problems:
+    return sources.drawn(solutions, limit, seed, path, lambda s: s.id)
+  problems = dict.fromkeys(s.problem for s in solutions)
+  chosen = frozenset(sources.drawn(problems, limit, seed, path, str))
+  return [s for s in solutions if s.problem in chosen]
+
+
+def baselines(
+  solutions: Sequence[schema.Solution],
+  measure: Callable[[list[list[float]]], dict[str, Any]],
+  names: Sequence[str],
+) -> dict[str, dict[str, Any]]:
+  """Returns some measures of the scores that read no mathematics.
+
+  Args:
+    solutions: The solutions.
+    measure: Returns the measures of step scores by their names.
+    names: Which of them.
+  """
+  from prm_jax.evaluation import processbench
+
+  result = {}
+  for baseline, score in processbench.BASELINES.items():
+    measured = measure(score(solutions))
+    result[baseline] = {name: measured[name] for name in names}
+  return result
