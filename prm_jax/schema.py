@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import numbers
 import reprlib
-from typing import Any
+from typing import Any, Literal
 
 from prm_jax import errors
 
@@ -21,6 +21,9 @@ THRESHOLD = 0.5
 # Which steps a model is trained to judge: all; those up to the first that it
 # finds wrong; or the last.
 JUDGED = ("all", "until_first_error", "last")
+
+# How the scores of steps become one score of their solution.
+Aggregate = Literal["product", "min", "last", "mean"]
 
 # Where a step is in a text: its first character, and the one after its last.
 Span = tuple[int, int]

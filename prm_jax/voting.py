@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 import logging
 import math
+from typing import get_args
 
 from jaxtyping import Float, Int, Shaped
 import numpy as np
@@ -19,7 +20,7 @@ from prm_jax import schema
 
 _logger = logging.getLogger(__name__)
 
-AGGREGATES = ("product", "min", "last", "mean")
+AGGREGATES = get_args(schema.Aggregate)
 # The aggregates that a step which the model doesn't judge can raise.
 READS_UNJUDGED = ("last", "mean")
 # Sums of the same weights in another order differ by rounding; totals this

@@ -22,6 +22,8 @@ PUBLIC = (
   *("search.answers", "search.bill", "search.engine", "search.models"),
   *("search.records", "search.solutions", "search.tree"),
   *("data.formats.jsonl", "serving.client"),
+  *("evaluation.evaluate_best_of_n", "evaluation.evaluate_steps"),
+  *("evaluation.evaluate_processbench", "evaluation.evaluate_prmbench"),
   *("integrations.placement", "integrations.scoring", "integrations.credit"),
   "integrations.chats",
   *("integrations.openrlhf", "integrations.prime_rl", "integrations.skyrl"),

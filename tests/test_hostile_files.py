@@ -42,7 +42,7 @@ from prm_jax.data.formats import processbench
 from prm_jax.data.formats import record_files
 from prm_jax.demo import run as demo_run
 from prm_jax.device_check import results as device_results
-from prm_jax.evaluation import run as evaluation_run
+from prm_jax.evaluation import prmbench
 from prm_jax.evaluation import scores
 from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import class_names
@@ -412,7 +412,7 @@ def test_fields_of_a_solution_that_stages_read(tmp_path):
     for solution in jsonl.read_solutions(path):
       encoding.step_labels(solution, encoding.LabelPolicy())
       if solution.extra.get("classification") == "redundency":
-        evaluation_run._control(solution)
+        prmbench.control(solution)
 
   hostile_json.check(read, tmp_path / "a.jsonl", record)
 

@@ -49,7 +49,7 @@ def _without_needless_shapes(*, typechecker: Callable) -> Callable:
 
   def decorate(target):
     if inspect.isclass(target):
-      if dataclasses.is_dataclass(target):
+      if dataclasses.is_dataclass(target) and not _checks_itself(target):
         target.__init__ = decorate(target.__init__)
       return target
     if _has_shapes(target):
@@ -57,6 +57,14 @@ def _without_needless_shapes(*, typechecker: Callable) -> Callable:
     return typechecker(target)
 
   return decorate
+
+
+def _checks_itself(kind: type) -> bool:
+  """Whether it is a value whose border checks its fields, in words for users."""
+  return any(
+    (x.__module__, x.__name__) == ("prm_jax.runtime.verbs", "Value")
+    for x in kind.__mro__
+  )
 
 
 def _has_shapes(function: Callable) -> bool:

@@ -185,7 +185,7 @@ def groups(
     the problem with the fewest.
 
   Raises:
-    InputError: A solution has no outcome.
+    InputError: A solution has no outcome, or there is none.
   """
   unknown = sum(s.outcome is None for s in solutions)
   if unknown:
@@ -196,7 +196,9 @@ def groups(
   found: dict[str, list[int]] = defaultdict(list)
   for i, s in enumerate(solutions):
     found[s.problem].append(i)
-  num = min(map(len, found.values()), default=0)
+  if not found:
+    raise errors.InputError(f"{where}: no solutions")
+  num = min(map(len, found.values()))
   left_out = len(solutions) - num * len(found)
   if left_out:
     _logger.info(

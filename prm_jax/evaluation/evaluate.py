@@ -32,6 +32,24 @@ class Evaluate(scores_lib.Source, verbs.Verb):
 
   compiles: ClassVar[bool] = True
 
+  def step_scores(
+    self,
+    solutions: Sequence[schema.Solution],
+    score: schema.Score | None = None,
+  ) -> scores_lib.Scored:
+    """Returns the step scores of solutions; see Source.
+
+    Args:
+      solutions: The solutions.
+      score: What scores them, instead of the checkpoint or file of scores.
+
+    Raises:
+      InputError: There is no solution, or there aren't scores of each step.
+    """
+    if not solutions:
+      raise errors.InputError("no solutions")
+    return super().step_scores(solutions, score)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job(verbs.Value):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import pathlib
-from typing import Any, Literal
+from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
@@ -50,8 +50,8 @@ class EvaluateBestOfN(evaluate.Evaluate):
     prm-jax eval best_of_n --checkpoint=runs/demo/prm --input=samples.jsonl
   """
 
-  aggregate: Literal["product", "min", "last", "mean"] | None = None
-  grader: Literal["rules", "math_verify", "prm800k", "both"] | None = None
+  aggregate: schema.Aggregate | None = None
+  grader: pool.GraderName | None = None
 
   def __call__(
     self,

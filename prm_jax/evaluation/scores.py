@@ -96,10 +96,8 @@ class Source(verbs.Value):
       score: What scores them, instead of the checkpoint or file.
 
     Raises:
-      InputError: There is no solution, or there aren't scores of each.
+      InputError: There aren't scores of each step.
     """
-    if not solutions:
-      raise errors.InputError("no solutions")
     if score is not None:
       from prm_jax.inference import score_checks
 

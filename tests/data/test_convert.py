@@ -13,8 +13,8 @@ from prm_jax.data import encoding
 from prm_jax.data import sources
 from prm_jax.data.formats import jsonl
 from prm_jax.data.formats import prmbench
-from prm_jax.evaluation import run
-from prm_jax.evaluation import scores as scores_lib
+from prm_jax.evaluation import evaluate
+from prm_jax.evaluation import evaluate_prmbench
 from prm_jax.runtime import files
 
 
@@ -331,9 +331,8 @@ def test_prmbenchs_controls_are_those_that_its_evaluation_scores(
   files.write_records(
     scores, [dict(id=s.id, step_scores=[0.9, 0.1]) for s in written]
   )
-  found = run.prmbench_files(
-    source[0], [source[1]], scores_lib.Source(None, scores), 0
-  )
+  solutions = evaluate.read(*source)
+  found = evaluate_prmbench.EvaluatePRMBench(scores=scores)(solutions)
   assert sorted(x["id"] for x in found.samples) == sorted(s.id for s in written)
   assert "left out" not in capsys.readouterr().out
   for wrong in (("jsonl", output), source):

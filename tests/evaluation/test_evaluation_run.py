@@ -11,13 +11,16 @@ import pytest
 
 from prm_jax import errors as errors_lib
 from prm_jax import schema
-from prm_jax.data import encoding
 from prm_jax.data.formats import jsonl
+from prm_jax.evaluation import best_of_n
+from prm_jax.evaluation import evaluate
+from prm_jax.evaluation import evaluate_best_of_n
+from prm_jax.evaluation import evaluate_prmbench
+from prm_jax.evaluation import evaluate_processbench
+from prm_jax.evaluation import evaluate_steps
 from prm_jax.evaluation import prmbench
 from prm_jax.evaluation import processbench
 from prm_jax.evaluation import results as outputs
-from prm_jax.evaluation import run as evaluation_run
-from prm_jax.evaluation import run_best_of_n
 from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import tables
 from prm_jax.grading import pool
@@ -31,8 +34,37 @@ def _solution(id_, problem="p", steps=("a", "b"), **fields):
   return schema.Solution(id_, problem, steps, **fields)
 
 
-def _from_file(path):
-  return scores_lib.Source(None, path)
+def _steps(path, scores, *, limit=None, seed=0, **options):
+  verb = evaluate_steps.EvaluateSteps(scores=scores, seed=seed, **options)
+  return verb(evaluate.read("jsonl", path, limit, seed), where=path)
+
+
+def _best_of_n(path, scores, *, limit=None, seed=0, **options):
+  verb = evaluate_best_of_n.EvaluateBestOfN(scores=scores, seed=seed, **options)
+  read = evaluate.read("jsonl", path, limit, seed, whole_problems=True)
+  return verb(read, where=path)
+
+
+def _subsets(inputs, limit=None, seed=0):
+  job = evaluate_processbench.ProcessBenchJob(tuple(inputs))
+  return {
+    name: evaluate.read("processbench", path, limit, seed)
+    for name, path in job.files.items()
+  }
+
+
+def _processbench(inputs, scores, tune_on, *, limit=None, seed=0):
+  verb = evaluate_processbench.EvaluateProcessBench(
+    scores=scores, tune_on=tune_on, seed=seed
+  )
+  return verb(_subsets(inputs, limit, seed))
+
+
+def _prmbench(paths, scores, *, limit=None, seed=0):
+  verb = evaluate_prmbench.EvaluatePRMBench(scores=scores, seed=seed)
+  return verb(
+    [s for path in paths for s in evaluate.read("jsonl", path, limit, seed)]
+  )
 
 
 def _scores(path, rows):
@@ -123,9 +155,10 @@ def test_scores_that_dont_fit_are_refused(rows, message, tmp_path):
 
 
 def test_scores_come_from_a_checkpoint_or_a_file_not_both(tmp_path):
-  for checkpoint, scores in ((None, None), (tmp_path, tmp_path / "s.jsonl")):
-    with pytest.raises(errors_lib.InputError, match="either"):
-      scores_lib.Source(checkpoint, scores)
+  with pytest.raises(errors_lib.InputError, match="either"):
+    scores_lib.Source(tmp_path, tmp_path / "s.jsonl")
+  with pytest.raises(errors_lib.InputError, match="either"):
+    scores_lib.Source().step_scores([_solution("a")])
 
 
 # --- Steps ------------------------------------------------------------------
@@ -142,10 +175,7 @@ def test_step_metrics_are_over_the_labels_that_the_policy_leaves(
   rows = [_solution("a", ratings=(1, 0)), _solution("b", ratings=(-1, None))]
   jsonl.write_solutions(path, rows)
   scores = _scores(tmp_path / "s.jsonl", [("b", [0.3, 0.9]), ("a", [0.9, 0.2])])
-  policy = encoding.LabelPolicy(neutral)
-  found = evaluation_run.steps(
-    "jsonl", path, policy, _from_file(scores), 0
-  ).results
+  found = _steps(path, scores, neutral=neutral).results
   assert (found["num_steps"], found["auroc"]) == (num_steps, auroc)
   baselines = found["baselines"]
   assert set(baselines) == {"everything_right", "step_index", "step_length"}
@@ -165,19 +195,14 @@ def test_each_of_several_sources_is_measured_by_itself(tmp_path):
   jsonl.write_solutions(path, rows)
   of_steps = [("a", [0.9, 0.1]), ("b", [0.2, 0.3]), ("c", [1, 1])]
   scores = _scores(tmp_path / "s.jsonl", of_steps)
-  policy = encoding.LabelPolicy()
-  found = evaluation_run.steps(
-    "jsonl", path, policy, _from_file(scores), 0
-  ).results
+  found = _steps(path, scores).results
   assert found["num_steps"] == 4 and found["auroc"] == 0.75
   of = found["sources"]
   assert {k: x["auroc"] for k, x in of.items()} == dict(x=1.0, y=0.0, z=None)
   assert [of[k]["num_solutions"] for k in "xyz"] == [1, 1, 1]
   assert "auroc on x " in tables.plain_table(found)
   jsonl.write_solutions(path, rows[:1])
-  found = evaluation_run.steps(
-    "jsonl", path, policy, _from_file(scores), 0
-  ).results
+  found = _steps(path, scores).results
   assert "sources" not in found
 
 
@@ -185,9 +210,7 @@ def test_steps_without_a_label_cant_be_measured(tmp_path):
   path = tmp_path / "in.jsonl"
   jsonl.write_solutions(path, [_solution("a"), _solution("b")])
   with pytest.raises(errors_lib.InputError, match="no step has a label"):
-    evaluation_run.steps(
-      "jsonl", path, encoding.LabelPolicy(), _from_file("s"), 0
-    )
+    _steps(path, "s")
 
 
 def test_the_plain_table_leaves_out_lists_and_names_what_is_undefined():
@@ -254,9 +277,7 @@ def subsets(tmp_path):
 
 def test_processbench_by_hand_beside_its_baselines(subsets):
   inputs, scores = subsets
-  found = evaluation_run.processbench_subsets(
-    inputs, _from_file(scores), "gsm8k", 0
-  ).results
+  found = _processbench(inputs, scores, "gsm8k").results
   assert set(found) == {"scored_by", "model", *processbench.BASELINES}
   fixed = found["model"]["fixed"]["subsets"]
   # acc_err 2 / 2, acc_cor 0 / 1 and 1 / 1, 1 / 2: harmonic means.
@@ -286,7 +307,7 @@ def test_processbench_inputs_are_named_once_and_hold_the_tuned_subset(subsets):
     ([inputs[0], inputs[0]], "gsm8k", "'gsm8k' is given twice"),
   ):
     with pytest.raises(errors_lib.InputError, match=message):
-      evaluation_run.processbench_subsets(bad, _from_file(scores), tune_on, 0)
+      _processbench(bad, scores, tune_on)
 
 
 def test_a_subset_that_cant_tune_is_said_before_scoring(
@@ -295,16 +316,14 @@ def test_a_subset_that_cant_tune_is_said_before_scoring(
   inputs, scores = subsets
   of_wrong = json.loads(pathlib.Path(inputs[0].partition("=")[2]).read_text())
   pathlib.Path(inputs[0].partition("=")[2]).write_text(json.dumps(of_wrong[1:]))
-  score, said = scores_lib.step_scores, []
+  score, said = scores_lib.Source.step_scores, []
 
   def spied(*args):
     said.extend(caplog.messages)
     return score(*args)
 
-  monkeypatch.setattr(scores_lib, "step_scores", spied)
-  found = evaluation_run.processbench_subsets(
-    inputs, _from_file(scores), "gsm8k", 0
-  )
+  monkeypatch.setattr(scores_lib.Source, "step_scores", spied)
+  found = _processbench(inputs, scores, "gsm8k")
   assert said == [
     "`tune_on=gsm8k`: no threshold is tuned, since 2 of 2 solutions have an"
     " error; 0.5 alone is measured"
@@ -326,9 +345,7 @@ def test_a_limit_draws_from_a_sorted_file_by_seed(tmp_path):
   for name, content in (("a", rows), ("b", rows[::-1])):
     (tmp_path / name).write_text(json.dumps(content))
     for limit, seed in ((8, 0), (12, 0), (8, 1)):
-      solutions = evaluation_run.read(
-        "processbench", tmp_path / name, limit, seed
-      )
+      solutions = evaluate.read("processbench", tmp_path / name, limit, seed)
       assert len(solutions) == limit
       drawn[name, limit, seed] = {s.id for s in solutions}
       order = [s["id"] for s in content]
@@ -345,9 +362,7 @@ def test_a_limit_draws_from_a_sorted_file_by_seed(tmp_path):
 def test_every_evaluation_draws_its_limit_by_seed(subsets, tmp_path):
   found = {}
   for seed in (0, 1, 2, 3):
-    found[seed] = evaluation_run.processbench_subsets(
-      subsets[0], _from_file(subsets[1]), "math", seed, limit=1
-    )
+    found[seed] = _processbench(*subsets, "math", seed=seed, limit=1)
   ids = {tuple(x["id"] for x in found[seed].samples) for seed in found}
   assert len(ids) > 1
   classes = [*prmbench.SHORT][:2]
@@ -363,22 +378,17 @@ def test_every_evaluation_draws_its_limit_by_seed(subsets, tmp_path):
   ]
   path = tmp_path / "s.jsonl"
   jsonl.write(path, solutions)
-  source = _from_file(
-    _scores(tmp_path / "scores.jsonl", [(s.id, [0.9, 0.1]) for s in solutions])
-  )
-  policy = encoding.LabelPolicy()
-  for evaluate in (
-    lambda seed: evaluation_run.steps(
-      "jsonl", path, policy, source, seed, limit=3
-    ),
-    lambda seed: evaluation_run.prmbench_files(
-      "jsonl", [path], source, seed, limit=3
-    ),
-    lambda seed: run_best_of_n.best_of_n_pool(
-      "jsonl", path, source, seed, limit=3
-    ),
+  of_each = [(s.id, [0.9, 0.1]) for s in solutions]
+  scores = _scores(tmp_path / "scores.jsonl", of_each)
+  for evaluated, read in (
+    (_steps, path),
+    (_prmbench, [path]),
+    (_best_of_n, path),
   ):
-    drawn = [[x["id"] for x in evaluate(seed).samples] for seed in (0, 1, 0)]
+    drawn = [
+      [x["id"] for x in evaluated(read, scores, seed=seed, limit=3).samples]
+      for seed in (0, 1, 0)
+    ]
     assert drawn[0] == drawn[2] != drawn[1] and len(drawn[0]) == 3
 
 
@@ -419,7 +429,7 @@ def test_the_source_prior_is_the_sources_accuracy_on_other_problems(tmp_path):
     ("r", "once", True, 0.5, 1),
   ]
   _, _, solutions = _pool(tmp_path, rows)
-  assert run_best_of_n._source_prior(solutions).tolist() == pytest.approx(
+  assert best_of_n.source_prior(solutions).tolist() == pytest.approx(
     [0 / 2, 3 / 3, 1 / 2, 1 / 2, 1 / 2, 1 / 2, 2 / 3, 0.5]
   )
 
@@ -433,9 +443,7 @@ def test_best_of_n_by_hand(tmp_path, capsys):
     ("q", "y", True, 1.0, 2),  # one more than p has
   ]
   path, scores, _ = _pool(tmp_path, rows)
-  found = run_best_of_n.best_of_n_pool(
-    "jsonl", path, _from_file(scores), 0
-  ).results
+  found = _best_of_n(path, scores).results
   assert "left out: 1 solutions, to have 2 of every problem" in (
     capsys.readouterr().out
   )
@@ -458,9 +466,7 @@ def test_best_of_n_by_hand(tmp_path, capsys):
 def test_one_source_has_no_prior_to_compare_with(tmp_path):
   rows = [("p", "x", True, 0.9, 1), ("p", "x", False, 0.1, 1)]
   path, scores, _ = _pool(tmp_path, rows)
-  found = run_best_of_n.best_of_n_pool(
-    "jsonl", path, _from_file(scores), 0
-  ).results
+  found = _best_of_n(path, scores).results
   assert "source_prior" not in found["accuracy"]
   assert found["accuracy"]["model"] == [0.5, 1.0]
 
@@ -471,10 +477,10 @@ def test_a_pool_needs_solutions_with_outcomes(tmp_path):
   with pytest.raises(
     errors_lib.InputError, match='1 solutions have no "outcome"'
   ):
-    run_best_of_n.best_of_n_pool("jsonl", path, _from_file("s"), 0)
+    _best_of_n(path, "s")
   jsonl.write_solutions(path, [])
   with pytest.raises(errors_lib.InputError, match="no solutions"):
-    run_best_of_n.best_of_n_pool("jsonl", path, _from_file("s"), 0)
+    _best_of_n(path, "s")
 
 
 def test_a_pool_is_ranked_by_the_aggregate_that_is_asked_for(tmp_path):
@@ -484,9 +490,7 @@ def test_a_pool_is_ranked_by_the_aggregate_that_is_asked_for(tmp_path):
 
   def best(aggregate):
     path = tmp_path / "in.jsonl"
-    found = run_best_of_n.best_of_n_pool(
-      "jsonl", path, _from_file(scores), 0, aggregate
-    ).results
+    found = _best_of_n(path, scores, aggregate=aggregate).results
     assert found["aggregate"] == aggregate or aggregate is None
     return found["accuracy"]["model"][-1]
 
@@ -505,8 +509,8 @@ def test_a_pool_is_ranked_by_log_odds_where_probabilities_are_all_1(tmp_path):
   ]
   files.write_records(tmp_path / "s.jsonl", records)
   for how in ("product", "min", "mean"):
-    found = run_best_of_n.best_of_n_pool(
-      "jsonl", tmp_path / "in.jsonl", _from_file(tmp_path / "s.jsonl"), 0, how
+    found = _best_of_n(
+      tmp_path / "in.jsonl", tmp_path / "s.jsonl", aggregate=how
     )
     # Of two, the right one is in two of three pairs, and wins both.
     assert found.results["accuracy"]["model"] == pytest.approx([1 / 3, 2 / 3])
@@ -514,9 +518,7 @@ def test_a_pool_is_ranked_by_log_odds_where_probabilities_are_all_1(tmp_path):
     assert {x["score"] for x in found.samples} == {1.0}
   plain = (dict(r, step_logits=None) for r in records)
   files.write_records(tmp_path / "s.jsonl", plain)
-  found = run_best_of_n.best_of_n_pool(
-    "jsonl", tmp_path / "in.jsonl", _from_file(tmp_path / "s.jsonl"), 0
-  )
+  found = _best_of_n(tmp_path / "in.jsonl", tmp_path / "s.jsonl")
   assert found.results["accuracy"]["model"] == pytest.approx([1 / 3, 1 / 3])
 
 
@@ -533,9 +535,7 @@ def test_an_aggregate_that_reads_steps_that_arent_judged_is_warned_of(
     dict(id="b", step_scores=[0.9, 0.8], judged=[True, True]),
   ]
   files.write_records(tmp_path / "s.jsonl", records)
-  run_best_of_n.best_of_n_pool(
-    "jsonl", tmp_path / "in.jsonl", _from_file(tmp_path / "s.jsonl"), 0, how
-  )
+  _best_of_n(tmp_path / "in.jsonl", tmp_path / "s.jsonl", aggregate=how)
   said = f"`aggregate={how}` reads steps that the model wasn't trained to judge"
   printed = capsys.readouterr().err
   assert (said in printed) == warns
@@ -571,9 +571,7 @@ def test_a_real_pools_candidates_are_kept_or_counted(
     tmp_path / "s.jsonl",
     ((s.id, [1 / (1 + len(s.steps))] * len(s.steps)) for s in chosen),
   )
-  found = run_best_of_n.best_of_n_pool(
-    "jsonl", tmp_path / "in.jsonl", _from_file(scores), 0
-  ).results
+  found = _best_of_n(tmp_path / "in.jsonl", scores).results
   assert found["num_problems"] == len(problems)
   kept = found["num_problems"] * found["num_samples"]
   assert kept + found["left_out"] == len(chosen)
@@ -608,9 +606,7 @@ def test_outcomes_are_found_anew_by_the_grader_that_is_asked_for(
   path = tmp_path / "pool.jsonl"
   jsonl.write_solutions(path, solutions)
   scores = _scores(tmp_path / "s.jsonl", ((s.id, [0.5, 1]) for s in solutions))
-  found = run_best_of_n.best_of_n_pool(
-    "jsonl", path, _from_file(scores), 0, grader="rules"
-  )
+  found = _best_of_n(path, scores, grader="rules")
   assert found.results["accuracy"]["oracle"] == [0.5, 1.0]
   assert found.results["grading"] == dict(
     grader="rules",
@@ -627,14 +623,12 @@ def test_outcomes_are_found_anew_by_the_grader_that_is_asked_for(
   with pytest.raises(
     errors_lib.InputError, match="or `grader` and a reference"
   ):
-    run_best_of_n.best_of_n_pool("jsonl", path, _from_file(scores), 0)
+    _best_of_n(path, scores)
   jsonl.write_solutions(path, [_solution("0", outcome=True)])
   with pytest.raises(
     errors_lib.InputError, match="'0' has no reference_answer"
   ):
-    run_best_of_n.best_of_n_pool(
-      "jsonl", path, _from_file(scores), 0, grader="rules"
-    )
+    _best_of_n(path, scores, grader="rules")
 
 
 def test_an_answer_that_ran_out_of_time_isnt_right_and_is_counted(
@@ -650,9 +644,7 @@ def test_an_answer_that_ran_out_of_time_isnt_right_and_is_counted(
   solutions = [_solution(i, answer=i, extra=extra) for i in "ab"]
   jsonl.write_solutions(tmp_path / "p.jsonl", solutions)
   scores = _scores(tmp_path / "s.jsonl", [("a", [0, 0]), ("b", [1, 1])])
-  found = run_best_of_n.best_of_n_pool(
-    "jsonl", tmp_path / "p.jsonl", _from_file(scores), 0, grader="rules"
-  )
+  found = _best_of_n(tmp_path / "p.jsonl", scores, grader="rules")
   assert found.results["grading"]["timeout"] == 1
   assert found.results["accuracy"]["model"] == [0.5, 0.0]
   assert [x["grade"] for x in found.samples] == verdicts
@@ -694,7 +686,7 @@ def test_prmbench_by_hand_with_its_controls(tmp_path, capsys):
   of_rows = [("m1", [0.9, 0.9]), ("c1", [0.6, 0.2]), ("r1", [0.9, 0.5])]
   controls = [("prmbench/correct/p", [0.9, 0.1])]
   scores = _scores(tmp_path / "s.jsonl", of_rows + controls)
-  found = evaluation_run.prmbench_files("jsonl", paths, _from_file(scores), 0)
+  found = _prmbench(paths, scores)
   results = found.results
   assert results["classes"]["redundency"]["prm_score"] == 1
   # TN 1, FP 1: F1 0 of no right step, negative F1 2 / 3.
@@ -726,9 +718,7 @@ def test_prmbench_by_hand_with_its_controls(tmp_path, capsys):
   # Without scores of the controls they are left out, and that is said.
   capsys.readouterr()
   _scores(tmp_path / "s.jsonl", of_rows)
-  alone = evaluation_run.prmbench_files(
-    "jsonl", paths, _from_file(scores), 0
-  ).results
+  alone = _prmbench(paths, scores).results
   assert "left out: 1 controls" in capsys.readouterr().out
   assert alone["control"] is None and alone["overall"]["f1"] == overall["f1"]
 
@@ -748,10 +738,10 @@ def test_prmbench_needs_a_class_and_a_label_on_every_step(tmp_path):
     path = tmp_path / "in.jsonl"
     jsonl.write_solutions(path, [dataclasses.replace(row, **change)])
     with pytest.raises(errors_lib.InputError, match=re.escape(message)):
-      evaluation_run.prmbench_files("jsonl", [path], _from_file("s"), 0)
+      _prmbench([path], "s")
   jsonl.write_solutions(path, [row])
   with pytest.raises(errors_lib.InputError, match="was used at"):
-    evaluation_run.prmbench_files("jsonl", [path, path], _from_file("s"), 0)
+    _prmbench([path, path], "s")
 
 
 @pytest.mark.real_data
@@ -779,9 +769,7 @@ def test_samples_say_what_was_predicted_what_is_true_and_who_is_right(
   subsets, tmp_path
 ):
   inputs, scores = subsets
-  found = evaluation_run.processbench_subsets(
-    inputs, _from_file(scores), "gsm8k", 0
-  )
+  found = _processbench(inputs, scores, "gsm8k")
   first = found.samples[0]
   assert first == dict(
     id="g0",
@@ -811,8 +799,7 @@ def test_samples_say_what_was_predicted_what_is_true_and_who_is_right(
   rows = [_solution("a", labels=(1, 0)), _solution("b", labels=(1, None))]
   jsonl.write_solutions(path, rows)
   of_steps = _scores(tmp_path / "s.jsonl", [("a", [1, 0]), ("b", [1, 1])])
-  policy = encoding.LabelPolicy()
-  found = evaluation_run.steps("jsonl", path, policy, _from_file(of_steps), 0)
+  found = _steps(path, of_steps)
   assert [
     (x["prediction"], x["target"], x["right"]) for x in found.samples
   ] == [(1, 1, True), (-1, None, None)]
@@ -827,7 +814,7 @@ def test_the_picked_sample_is_the_best_of_its_problem(tmp_path):
     ("q", "x", True, 0.9, 1),  # one more than p has
   ]
   path, scores, _ = _pool(tmp_path, rows)
-  found = run_best_of_n.best_of_n_pool("jsonl", path, _from_file(scores), 0)
+  found = _best_of_n(path, scores)
   assert [x["picked"] for x in found.samples] == [
     *(False, True, True, False, False)
   ]
@@ -839,12 +826,12 @@ def test_the_picked_sample_is_the_best_of_its_problem(tmp_path):
 def test_a_scores_file_that_isnt_there_is_refused_in_one_line(tmp_path):
   path = tmp_path / "none.jsonl"
   with pytest.raises(errors_lib.InputError, match=r"none\.jsonl"):
-    scores_lib.step_scores([_solution("a")], _from_file(path))
+    scores_lib.Source(scores=path).step_scores([_solution("a")])
 
 
 def test_scores_are_named_by_the_digest_of_their_file(tmp_path):
   path = _scores(tmp_path / "s.jsonl", [("a", [1, 1])])
-  found = scores_lib.step_scores([_solution("a")], _from_file(path))
+  found = scores_lib.Source(scores=path).step_scores([_solution("a")])
   digest = hashlib.sha256(path.read_bytes()).hexdigest()
   assert found.by == {"scores": str(path), "sha256": digest}
 
