@@ -243,20 +243,17 @@ class Parser(argparse.ArgumentParser):
   def add_solutions(
     self,
     text: str = "the file of solutions to read",
-    *,
-    limit: str = "the first N solutions of --input",
     **more: Any,
   ) -> None:
     """Adds the input of a command that reads solutions.
 
     Args:
       text: What the input is.
-      limit: What --limit takes.
       **more: Further arguments of `add_argument`.
     """
     self.add_input(text, **more)
     self.add_option("--format", f"the format of --input; {FORMATS}", "jsonl")
-    self.add_limit(limit)
+    self.add_limit("the first N solutions of --input")
 
   def add_limit(self, what: str) -> None:
     self.add_natural("--limit", f"use only {what} (default: all)", metavar="N")

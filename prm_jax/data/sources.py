@@ -284,12 +284,12 @@ def stored_at(path: files.PathLike) -> pathlib.Path:
   return path.parent if is_split else path
 
 
-def paths_of(sources: Sequence[str], mark: str = ":") -> list[pathlib.Path]:
+def paths_of(sources: Sequence[str]) -> list[pathlib.Path]:
   """Returns what "FORMAT:PATH" sources are read from; skips bad ones."""
   paths = []
   for source in sources:
     with contextlib.suppress(errors.InputError):
-      path = _split(source)[1] if mark == ":" else source.partition(mark)[2]
+      path = _split(source)[1]
       paths += [path] if path else []
   return [stored_at(path) for path in paths]
 

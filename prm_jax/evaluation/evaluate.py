@@ -65,9 +65,7 @@ class Job(verbs.Value):
       NAME_samples.jsonl; if it is -, none).
   """
 
-  limit: verbs.Natural | None = dataclasses.field(
-    default=None, metadata=dict(metavar="N")
-  )
+  limit: verbs.Natural | None = None
   output: verbs.OutputOrStdout = pathlib.Path("results.json")
   samples: verbs.Output | None = None
 
@@ -130,14 +128,10 @@ class SolutionsJob(Job):
     input: The file of solutions to read; - is the standard input.
     format: The format of --input; docs/data.md lists the formats, such as jsonl
       and prm800k.
-    limit: Use only N solutions of --input, drawn by --seed (default: all).
   """
 
   input: verbs.Input
   format: str = "jsonl"
-  limit: verbs.Natural | None = dataclasses.field(
-    default=None, metadata=dict(metavar="N"), kw_only=True
-  )
 
 
 def read(

@@ -19,7 +19,7 @@ from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PoolJob(evaluate.SolutionsJob):
   """Which solutions are chosen among, and where the results go.
 
@@ -28,9 +28,7 @@ class PoolJob(evaluate.SolutionsJob):
       solutions (default: all).
   """
 
-  limit: verbs.Natural | None = dataclasses.field(
-    default=None, metadata=dict(metavar="N"), kw_only=True
-  )
+  limit: verbs.Natural | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,12 +17,12 @@ SOLUTIONS = [
     f"s{i}",
     f"{i // 2} + 1?",
     ("a", "b"),
-    labels=(1.0, float(i % 2)),
+    labels=(float(i % 3 > 0), float(i % 2)),
     answer=str(i % 3),
     outcome=i % 2 == 1,
     extra=dict(classification="circular", reference_answer="1"),
   )
-  for i in range(6)
+  for i in range(24)
 ]
 # Each kind of `eval`, its class, and options of both.
 KINDS = {
@@ -36,7 +36,7 @@ KINDS = {
 def _score(solutions):
   return [
     schema.StepScores(
-      tuple(1 / (1 + i + len(s.id)) for i, _ in enumerate("ab"))
+      tuple(1 / (1 + (i + int(s.id[1:])) % 7) for i, _ in enumerate("ab"))
     )
     for s in solutions
   ]
