@@ -33,7 +33,6 @@ class Option:
     group: Under which words the help shows it.
     text: What the help says of it.
     is_required: Whether it must be given.
-    also: Its further names.
   """
 
   name: str
@@ -42,7 +41,15 @@ class Option:
   group: str
   text: str
   is_required: bool
-  also: tuple[str, ...] = ()
+
+  @property
+  def words(self) -> tuple[str, ...]:
+    """What a user types before the value; a positional word has its name."""
+    known = self.field.metadata
+    if known.get("is_positional"):
+      return (self.name,)
+    names = (known.get("flag", self.name), *known.get("also", ()))
+    return tuple(f"--{name}" for name in names)
 
 
 def options(kind: type[verbs.Verb]) -> dict[str, Option]:
@@ -67,6 +74,8 @@ def options(kind: type[verbs.Verb]) -> dict[str, Option]:
 def _options(kind: type, at: Place, group: str) -> list[Option]:
   found: list[Option] = []
   for field in verbs.fields(kind):
+    if not field.metadata.get("is_option", True):
+      continue
     is_required = field.default is dataclasses.MISSING
     place = (*at, field.name)
     if field.inner is None:
@@ -79,22 +88,20 @@ def _options(kind: type, at: Place, group: str) -> list[Option]:
     if at[0] != "job":
       of_inner = verbs.summary(field.inner).rstrip(".").lower()
     inner = _options(field.inner, place, of_inner)
-    if field.is_flat:
+    if not field.inner.first_is_whole:
       found += inner
       continue
     first, *rest = inner
     text = f"{field.text}: {first.text[:1].lower()}{first.text[1:]}"
-    found += [
-      dataclasses.replace(
-        first,
-        name=field.name,
-        text=text,
-        group=group,
-        is_required=is_required,
-        also=field.also,
-      ),
-      *rest,
-    ]
+    first = dataclasses.replace(
+      first,
+      name=field.name,
+      text=text,
+      group=group,
+      is_required=is_required,
+      field=dataclasses.replace(first.field, metadata=field.metadata),
+    )
+    found += [first, *rest]
   return found
 
 
@@ -109,7 +116,7 @@ def add(commands: arguments.Parser, name: str, kind: type[verbs.Verb]) -> None:
 
   def run(parsed: argparse.Namespace) -> None:
     verb, job = value(kind, vars(parsed))
-    verb.run(job)
+    verb.run(*([] if job is None else [job]))
 
   parser = commands.add_command(
     name,
@@ -121,9 +128,9 @@ def add(commands: arguments.Parser, name: str, kind: type[verbs.Verb]) -> None:
   groups: dict[str, Any] = {"": parser}
   # What must be given comes first.
   found = sorted(options(kind).values(), key=lambda x: not x.is_required)
-  needed = " ".join(f"--{x.name}=..." for x in found if x.is_required)
   # The shortest call; of forty options a line of all says nothing.
-  parser.usage = f"%(prog)s {needed} [options]"
+  needed = (_needed(x) for x in found if x.is_required)
+  parser.usage = " ".join(["%(prog)s", *needed, "[options]"])
   for option in found:
     if option.group not in groups:
       groups[option.group] = parser.add_argument_group(option.group)
@@ -133,23 +140,35 @@ def add(commands: arguments.Parser, name: str, kind: type[verbs.Verb]) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
+def _needed(option: Option) -> str:
+  word = option.words[0]
+  return f"{word}=..." if word.startswith("--") else word.upper()
+
+
 def _add(group: Any, option: Option) -> None:
-  field, name = option.field, f"--{option.name}"
-  more: dict[str, Any] = dict(dest=option.name, default=_ABSENT)
+  field, words = option.field, option.words
+  more: dict[str, Any] = dict(default=_ABSENT)
+  if "metavar" in field.metadata:
+    more["metavar"] = field.metadata["metavar"]
   shown = _default_words(field)
   more["help"] = (f"{option.text} {shown}" if shown else option.text).replace(
     "%", "%%"
   )
+  if not words[0].startswith("--"):
+    more.setdefault("metavar", option.name.upper())
+    group.add_argument(option.name, type=_parse(field), **more)
+    return
+  more["dest"] = option.name
   if field.hint is bool and not field.is_optional:
     if field.default:
       more["action"] = argparse.BooleanOptionalAction
     else:
       more["action"] = "store_true"
-    group.add_argument(name, **more)
+    group.add_argument(*words, **more)
     return
   if field.hint is bool:
     more["action"] = argparse.BooleanOptionalAction
-    group.add_argument(name, **more)
+    group.add_argument(*words, **more)
     return
   more["required"] = option.is_required
   if field.choices:
@@ -158,9 +177,9 @@ def _add(group: Any, option: Option) -> None:
     more["type"] = parse
   if field.element is not None:
     more["action"] = "append"
-  elif option.also:
+  elif len(words) > 1:
     more["action"] = _Once
-  group.add_argument(name, *(f"--{x}" for x in option.also), **more)
+  group.add_argument(*words, **more)
 
 
 class _Once(argparse.Action):
@@ -218,7 +237,8 @@ def _made(kind: type, values: Mapping[str, Any]) -> Any:
     given = values.get(field.name)
     if field.inner is not None and isinstance(given, Mapping):
       inner: type = field.inner
-      if verbs.fields(inner)[0].name not in given:
+      first = verbs.fields(inner)[0]
+      if first.default is dataclasses.MISSING and first.name not in given:
         name, value = next(iter(given.items()))
         raise errors.InputError(
           f"`{name}={value}`: give `{field.name}` with it"

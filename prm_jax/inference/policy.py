@@ -75,6 +75,8 @@ class Sampling(verbs.Value):
     max_tokens: The most new tokens in each completion.
   """
 
+  first_is_whole = False
+
   temperature: float | None = None
   top_k: verbs.Natural | None = None
   top_p: float | None = None
@@ -146,6 +148,8 @@ class Server(verbs.Value):
     max_wait_s: The longest pause that a server may ask for, in seconds; a
       longer one ends the run (servers only; default: 120).
   """
+
+  first_is_whole = False
 
   model: str | None = None
   chat: bool = False
@@ -244,9 +248,7 @@ class Policy(verbs.Value):
   step: verbs.Step = None
   dtype: str | None = None
   slots: verbs.Count | None = None
-  server: Server = dataclasses.field(
-    default_factory=Server, metadata=verbs.FLAT
-  )
+  server: Server = dataclasses.field(default_factory=Server)
 
   @property
   def is_server(self) -> bool:

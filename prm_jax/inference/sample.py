@@ -57,11 +57,11 @@ class Sample(verbs.Verb):
   """
 
   policy: policy_lib.Policy | str = dataclasses.field(
-    metadata=verbs.also("checkpoint")
+    metadata=dict(also=("checkpoint",))
   )
   n: verbs.Count = 16
   sampling: policy_lib.Sampling = dataclasses.field(
-    default_factory=policy_lib.Sampling, metadata=verbs.FLAT
+    default_factory=policy_lib.Sampling
   )
   seed: verbs.Seed = 0
   grader: pool.GraderName = "rules"

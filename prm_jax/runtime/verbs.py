@@ -12,7 +12,14 @@ docstring's `Args` is the help. So an option is declared once. A verb is
 The fields of the job are options of the command, too. A field may be a value of
 fields itself, as a policy is: these are options beside the others, and the
 first of them has the outer field's name (`--policy`). In Python that first one
-may stand for the whole value: `Sample("runs/demo/policy")`.
+may stand for the whole value: `Sample("runs/demo/policy")`. A verb that works on
+no records, as `Serve`, has all options itself, and `run()` takes no job.
+
+What a name and a type don't say of an option is in the field's metadata,
+`dataclasses.field(metadata=dict(...))`: is_positional=True (a word without a
+flag), flag="from" (a flag of another name), also=("checkpoint",) (further
+flags), metavar="NAME=VALUE" (what the help shows for its value), is_option=False
+(a field for Python alone).
 """
 
 from __future__ import annotations
@@ -25,6 +32,7 @@ import math
 import pathlib
 import re
 import reprlib
+import textwrap
 import types
 import typing
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -34,6 +42,8 @@ from prm_jax.runtime import checks
 from prm_jax.runtime import files
 
 Made = TypeVar("Made")
+# The metadata of a field that is for Python alone.
+NO_OPTION = types.MappingProxyType(dict(is_option=False))
 # What `-` is as an output.
 STDOUT = pathlib.Path(files.STDOUT)
 
@@ -137,24 +147,18 @@ Input = Annotated[files.PathLike, readable]
 OutputOrStdout = Annotated[files.PathLike, writable]
 
 
-# The metadata of a field whose value's fields keep their own names as options.
-FLAT = types.MappingProxyType({"is_flat": True})
-
-
-def also(*names: str) -> dict[str, Any]:
-  """Returns the metadata of a field whose option has further names.
-
-  Args:
-    *names: The names.
-  """
-  return {"also": names}
-
-
 # --- Values, and what is known of their fields ----------------------------------
 
 
 class Value:
-  """A dataclass whose fields are options; its border checks them, once."""
+  """A dataclass whose fields are options; its border checks them, once.
+
+  Attributes:
+    first_is_whole: Whether the first field, under the name of the field that
+      holds the value, stands for the whole value; else it is one of many.
+  """
+
+  first_is_whole: ClassVar[bool] = True
 
   def __post_init__(self):
     kind: Any = type(self)
@@ -201,8 +205,7 @@ class Field:
     inner: The dataclass whose fields are options, too; None if it is none.
     default: Its default; dataclasses.MISSING if it must be given.
     text: What the docstring says of it.
-    is_flat: Whether all fields of the inner dataclass keep their own names.
-    also: Further names of its option.
+    metadata: What else the command line knows of it; see above.
   """
 
   name: str
@@ -212,8 +215,7 @@ class Field:
   inner: type[Value] | None
   default: Any
   text: str
-  is_flat: bool = False
-  also: tuple[str, ...] = ()
+  metadata: Mapping[str, Any]
 
   @property
   def choices(self) -> tuple[str, ...]:
@@ -240,7 +242,8 @@ class Field:
     """
     if value is None and (self.is_optional or self.default is None):
       return value
-    if self.inner is not None and isinstance(value, str | pathlib.PurePath):
+    is_first = isinstance(value, str | pathlib.PurePath)
+    if self.inner is not None and self.inner.first_is_whole and is_first:
       return typing.cast(Any, self.inner)(value)
     if self.choices and value not in self.choices:
       raise errors.InputError(
@@ -298,7 +301,7 @@ def _field(field: dataclasses.Field[Any], hint: Any, text: str) -> Field:
   hint = kinds[0] if len(kinds) == 1 else typing.Union[tuple(kinds)]  # noqa: UP007
   return Field(
     *(field.name, hint, is_optional, parse, inner, default, text),
-    **field.metadata,
+    field.metadata,
   )
 
 
@@ -343,7 +346,7 @@ def explained(kind: type) -> Mapping[str, str]:
 
 def example(kind: type) -> str:
   """Returns the lines of a docstring's `Example`."""
-  return inspect.cleandoc(_section(kind, "Example"))
+  return textwrap.dedent(_section(kind, "Example")).strip()
 
 
 def _section(kind: type, name: str) -> str:
