@@ -20,6 +20,9 @@ if TYPE_CHECKING:
   from prm_jax.api import label as label
   from prm_jax.api import load as load
   from prm_jax.api import train as train
+  from prm_jax.data.datasets import Build as Build
+  from prm_jax.data.datasets import Convert as Convert
+  from prm_jax.data.datasets import Split as Split
   from prm_jax.data.formats.jsonl import read_solutions as read_solutions
   from prm_jax.data.formats.jsonl import write_solutions as write_solutions
   from prm_jax.errors import InputError as InputError
@@ -49,6 +52,9 @@ if TYPE_CHECKING:
   from prm_jax.serving.client import AsyncClient as AsyncClient
   from prm_jax.serving.client import Client as Client
   from prm_jax.training import losses as losses
+  from prm_jax.training.inspection import Examine as Examine
+  from prm_jax.training.inspection import Inspect as Inspect
+  from prm_jax.training.inspection import Stats as Stats
 
 # Each public name's module.
 _HOMES = dict(
@@ -63,6 +69,12 @@ _HOMES = dict(
   EvaluateSteps="evaluation.evaluate_steps",
   AsyncClient="serving.client",
   Client="serving.client",
+  Build="data.datasets",
+  Convert="data.datasets",
+  Split="data.datasets",
+  Examine="training.inspection",
+  Inspect="training.inspection",
+  Stats="training.inspection",
   CachedScorer="inference.cached_scorer",
   Sample="inference.sample",
   Sampler="inference.sampler",

@@ -74,6 +74,10 @@ def test_a_users_program_calls_every_name(folders, tmp_path):
   assert len({s.id for s in sampled}) == 2
   labelled = using_prm_jax.label(prm_jax.load(folders / "sft"))
   assert all(s.labels is not None for s in labelled)
+  found = using_prm_jax.data_sets(
+    str(tmp_path / "in.jsonl"), str(tmp_path / "built")
+  )
+  assert found["solutions"] == 4
   assert "labels[0] is 7.0" in using_prm_jax.refused()
   assert using_prm_jax.rewards() > 2
 

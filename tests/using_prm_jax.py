@@ -104,6 +104,19 @@ def label(policy: prm_jax.Sampler) -> list[prm_jax.Solution]:
   return prm_jax.label(solutions(), policy, sampling, completions=2)
 
 
+def data_sets(file: str, folder: str) -> dict[str, Any]:
+  prm_jax.write_solutions(file, solutions())
+  (built,) = prm_jax.Build("jsonl", folder, input=file)()
+  assert built.is_dir()
+  labelled = prm_jax.Convert("stepwise", fill=True)(solutions())
+  others = [prm_jax.Solution(f"p{i}", f"{i} + 1", ("1",)) for i in range(20)]
+  train, test = prm_jax.Split(share=0.5)(labelled + others)
+  assert len(train) + len(test) == 24
+  (first,) = prm_jax.Inspect(limit=1)(labelled)
+  assert "right0" in first and "4 solutions" in prm_jax.Stats()(labelled)
+  return prm_jax.Examine(max_tokens=64)(labelled)
+
+
 def refused() -> str:
   try:
     prm_jax.Solution("1", "p", ("a",), labels=(7.0,))

@@ -27,10 +27,6 @@ NEUTRAL = (
   "what PRM800K's rating 0 becomes: good (label 1), bad (label 0), ignore (no"
   " label) or three_way (label 0.5)"
 )
-AFTER_FIRST_ERROR = (
-  "what becomes of the labels after the first wrong step: ignore (no label),"
-  " bad (label 0) or keep (they stay as they are)"
-)
 SHARD = (
   "work only on the problems of part I (0 to N - 1) of N, so that N processes"
   " share the work"

@@ -16,13 +16,13 @@ from typing import Any
 from prm_jax import errors
 from prm_jax.cli import arguments
 from prm_jax.cli import command_arguments
-from prm_jax.cli import data_arguments
 from prm_jax.cli import exchange_arguments
 from prm_jax.cli import flags as flags_lib
 from prm_jax.cli import label_arguments
 from prm_jax.cli import output
 from prm_jax.cli import search_arguments
 from prm_jax.cli import serve_arguments
+from prm_jax.data import datasets
 from prm_jax.evaluation import evaluate_best_of_n
 from prm_jax.evaluation import evaluate_prmbench
 from prm_jax.evaluation import evaluate_processbench
@@ -33,6 +33,7 @@ from prm_jax.runtime import exhausted
 from prm_jax.runtime import outputs
 from prm_jax.runtime import preemption
 from prm_jax.runtime import terminal
+from prm_jax.training import inspection
 
 
 def command() -> int:
@@ -192,6 +193,7 @@ def _parser() -> arguments.Parser:
     serve_arguments.add,
     _add_evaluations,
     data_arguments.add,
+    _add_data,
     command_arguments.add_plan,
     command_arguments.add_check_device,
   ):
@@ -216,6 +218,23 @@ def _add_evaluations(commands: arguments.Parser) -> None:
     prmbench=evaluate_prmbench.EvaluatePRMBench,
   ).items():
     flags_lib.add(kinds, name, kind)
+
+
+def _add_data(parser: arguments.Parser) -> None:
+  """Adds `data` and its kinds."""
+  data = parser.add_command(
+    "data", "show, check, convert, split and build data sets of solutions"
+  )
+  data.add_commands("KIND")
+  for name, verb in dict(
+    inspect=inspection.Inspect,
+    stats=inspection.Stats,
+    build=datasets.Build,
+    convert=datasets.Convert,
+    doctor=inspection.Examine,
+    split=datasets.Split,
+  ).items():
+    flags_lib.add(data, name, verb)
 
 
 def _version(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:

@@ -26,7 +26,9 @@ class _Lines(logging.Handler):
   def emit(self, record: logging.LogRecord) -> None:
     is_message = record.name == _TO_STDERR or record.levelno >= logging.WARNING
     stream = sys.stderr if is_message else sys.stdout
-    text = with_flags(record.getMessage(), self._flags)
+    text = with_flags(str(record.msg), self._flags)
+    if record.args:
+      text %= record.args
     print(terminal.visible(text, one_line=True), file=stream, flush=True)
 
 
@@ -72,7 +74,8 @@ def with_flags(text: str, flags: Collection[str]) -> str:
 
   Below the command line a message names an argument in backquotes: `output`,
   `fresh=True` or `share=7`. Those that are flags become --output, --fresh and
-  --share=7; all else stays.
+  --share=7; all else stays, and so does what a log call has as its arguments:
+  texts of strangers.
   """
 
   def flag(match: re.Match[str]) -> str:
@@ -88,12 +91,6 @@ def print_error(text: str, flags: Collection[str] = ()) -> None:
   """Prints why a command ends, as one line on standard error."""
   line = terminal.visible(with_flags(text, flags), one_line=True)
   print(f"prm-jax: {line}", file=sys.stderr, flush=True)
-
-
-def print_left_out(left_out: Mapping[str, int]) -> None:
-  """Prints how many records a reader left out, and why."""
-  for reason, count in sorted(left_out.items()):
-    print(f"left out: {count:,} {reason.replace('_', ' ')}")
 
 
 def print_computed(types: Mapping[str, str | None]) -> None:

@@ -7,7 +7,7 @@ the writers of stepwise, which needs all labels first, and of processbench.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import dataclasses
 import itertools
@@ -108,30 +108,16 @@ def convert(
   outputs.check(dict(output=output), [sources.stored_at(source[1])])
   counts: Counter[str] = Counter()
 
-  def prepared(left_out: Counter[str]) -> Iterator[schema.Solution]:
-    solutions = sources.stream(*source, left_out)
+  def ready(left_out: Counter[str]) -> Iterator[schema.Solution]:
+    solutions: Iterable[schema.Solution] = sources.stream(*source, left_out)
     if controls:
       solutions = prmbench.with_controls(solutions)
-    for solution in solutions:
-      if policy is not None:
-        solution = with_targets(solution, policy)
-      elif solution.ratings is not None and to not in _WITH_RATINGS:
-        raise errors.InputError(
-          f"solution {solution.id!r}: has ratings, and {to} holds labels; say"
-          " what a rating of 0 is: `neutral=good`, bad or ignore"
-        )
-      if fill:
-        solution = filled(solution, policy)
-      if skip:
-        try:
-          form.check(solution)
-        except errors.InputError as e:
-          left_out[_reason(e, solution)] += 1
-          continue
-      yield solution
+    return prepared(
+      solutions, to, left_out, policy=policy, fill=fill, skip=skip
+    )
 
   def counted(left_out: Counter[str]) -> Iterator[schema.Solution]:
-    for solution in progress.through("write", prepared(left_out)):
+    for solution in progress.through("write", ready(left_out)):
       counts["solutions"] += 1
       yield solution
 
@@ -139,8 +125,52 @@ def convert(
   with _readable(output) as path:
     rows = form.write(path, counted(left_out))
     read = sources.stream(to, path, Counter())
-    changed = _changed(prepared(Counter()), read)
+    changed = _changed(ready(Counter()), read)
   return Converted(counts["solutions"], rows, left_out, changed)
+
+
+def prepared(
+  solutions: Iterable[schema.Solution],
+  to: str,
+  left_out: Counter[str],
+  *,
+  policy: encoding.LabelPolicy | None = None,
+  fill: bool = False,
+  skip: bool = False,
+) -> Iterator[schema.Solution]:
+  """Yields solutions as a format gets them.
+
+  Args:
+    solutions: The solutions.
+    to: The format.
+    left_out: Counts those that are left out, by reason.
+    policy: See convert.
+    fill: See convert.
+    skip: See convert. Without it only what is no matter of the writer is
+      refused.
+
+  Raises:
+    InputError: A solution has ratings, the format labels, and there is no
+      policy.
+  """
+  form = writer(to)
+  for solution in solutions:
+    if policy is not None:
+      solution = with_targets(solution, policy)
+    elif solution.ratings is not None and to not in _WITH_RATINGS:
+      raise errors.InputError(
+        f"solution {solution.id!r}: has ratings, and {to} holds labels; say"
+        " what a rating of 0 is: `neutral=good`, bad or ignore"
+      )
+    if fill:
+      solution = filled(solution, policy)
+    if skip:
+      try:
+        form.check(solution)
+      except errors.InputError as e:
+        left_out[_reason(e, solution)] += 1
+        continue
+    yield solution
 
 
 @contextlib.contextmanager
@@ -249,12 +279,47 @@ def split(
   """
   form = writer(to)
   outputs.check(dict(train=train, test=test), [sources.stored_at(source[1])])
-  if not 0 < share < 1:
-    raise errors.InputError(f"`share={share}`: give a share between 0 and 1")
   left_out: Counter[str] = Counter()
+  done, side_of = divided(
+    sources.stream(*source, left_out),
+    *(to, share, left_out, source[1]),
+    against=against,
+    skip=skip,
+  )
+  for path, name in ((train, "train"), (test, "test")):
+    again = progress.through("write", sources.stream(*source, Counter()))
+    form.write(path, (s for s in again if side_of(s) == name))
+  return done
+
+
+def divided(
+  solutions: Iterable[schema.Solution],
+  to: str,
+  share: float,
+  left_out: Counter[str],
+  where: object,
+  *,
+  against: decontamination.Index | None = None,
+  skip: bool = False,
+) -> tuple[Split, Callable[[schema.Solution], str | None]]:
+  """Returns how many solutions each part has, and what tells a solution's part.
+
+  Args:
+    solutions: The solutions.
+    to: See split.
+    share: See split.
+    left_out: Counts those that are left out, by reason.
+    where: What the solutions are read from.
+    against: See split.
+    skip: See split.
+
+  Raises:
+    InputError: See split.
+  """
+  form = writer(to)
   sizes: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
   banned: dict[str, str] = {}
-  for solution in progress.through("split", sources.stream(*source, left_out)):
+  for solution in progress.through("split", solutions):
     key = sources.problem_key(solution.problem)
     is_test = sources.share(solution.problem) < share
     if not is_test and against is not None and key in against.by_key:
@@ -266,7 +331,7 @@ def split(
     sizes[is_test][key] += 1
   if banned and not skip:
     raise errors.InputError(
-      f"{source[1]}: {len(banned):,} problems of its training side are those"
+      f"{where}: {len(banned):,} problems of its training side are those"
       f" of `against`, the first in {next(iter(banned.values()))!r}; add"
       " `skip=True` to leave them out"
     )
@@ -277,22 +342,17 @@ def split(
         " share"
       )
 
-  def side(is_test: bool) -> Iterator[schema.Solution]:
-    for solution in progress.through(
-      "write", sources.stream(*source, Counter())
-    ):
-      if (sources.share(solution.problem) < share) == is_test and (
-        is_test or sources.problem_key(solution.problem) not in banned
-      ):
-        yield solution
+  def side_of(solution: schema.Solution) -> str | None:
+    if sources.share(solution.problem) < share:
+      return "test"
+    return None if sources.problem_key(solution.problem) in banned else "train"
 
-  form.write(train, side(False))
-  form.write(test, side(True))
-  return Split(
+  done = Split(
     train=(sizes[False].total(), len(sizes[False])),
     test=(sizes[True].total(), len(sizes[True])),
     left_out=left_out,
   )
+  return done, side_of
 
 
 def _reason(error: errors.InputError, solution: schema.Solution) -> str:
@@ -321,7 +381,7 @@ def _changed(
 
 
 def texts(
-  converted: Converted, source: str, output: files.PathLike, to: str
+  converted: Converted, source: files.PathLike, output: files.PathLike, to: str
 ) -> list[str]:
   """Returns the lines that report what was written and what was lost."""
   lines = [

@@ -24,6 +24,7 @@ from prm_jax.inference import scorer
 from prm_jax.jobs import shards
 from prm_jax.runtime import progress
 from prm_jax.testbed import arithmetic
+from prm_jax.training import inspection
 
 pytestmark = pytest.mark.usefixtures("one_device", "equal_programs")
 
@@ -741,7 +742,7 @@ def test_a_word_that_isnt_known_is_refused(tmp_path, refused):
     ["data", "inspect", path, "--score_position=end"], "last_token, separator"
   )
   refused(["data", "inspect", path, "--limit=-1"], "--limit")
-  refused(["data", "stats", path, "--neutral=nice"], "labels.neutral='nice'")
+  refused(["data", "stats", path, "--neutral=nice"], "--neutral='nice'")
   refused(["eval"], "KIND")
   refused(
     ["eval", "processbench", f"--input={path}", "--scores=x"], "SUBSET=FILE"
@@ -803,10 +804,10 @@ def test_a_typo_in_a_config_is_found_wherever_it_is(tmp_path, refused):
 def test_a_command_that_something_ends_by_sys_exit_failed(
   code, tmp_path, refused, monkeypatch
 ):
-  def look_at_data(args):
+  def run(self, job: inspection.InspectJob):
     raise SystemExit(code)
 
-  monkeypatch.setattr("prm_jax.cli.data.look_at_data", look_at_data)
+  monkeypatch.setattr("prm_jax.training.inspection.Stats.run", run)
   call = "sys.exit()" if code is None else f"sys.exit({code!r})"
   refused(["data", "stats", "s.jsonl"], "test_cli.py:", call, "--debug")
 
@@ -951,7 +952,7 @@ def test_the_data_doctor_ends_with_1_where_training_would_go_wrong(
   assert "warning  contamination" in capfd.readouterr().out
   refused([*look, "--allow=nonsense"], "--allow=nonsense", "conflicts")
   refused([*look, "--truncation=cut"], "truncation='cut'", "drop")
-  refused(["data", "doctor", path, "--truncation=cut"], "--max_tokens")
+  refused(["data", "doctor", path, "--truncation=drop"], "--max_tokens")
   refused([*look, "--against=tests.jsonl"], "FORMAT:PATH")
 
 

@@ -6,6 +6,7 @@ import re
 import command_options
 import pytest
 
+from prm_jax.cli import arguments
 from prm_jax.cli import flags
 from prm_jax.cli import main
 from prm_jax.inference import sample
@@ -118,3 +119,82 @@ def test_what_two_values_have_is_one_option_of_both():
   globals().update(One=One, Two=Two)
   verb, _ = flags.value(Two, dict(first="x", second="y", shared=5))
   assert verb == Two(One("x", 5), One("y", 5))
+
+
+@dataclasses.dataclass(frozen=True)
+class _File(verbs.Value):
+  """A file.
+
+  Args:
+    path: A path.
+    form: A form.
+  """
+
+  path: verbs.Input
+  form: str = "jsonl"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job(verbs.Value):
+  """What is read.
+
+  Args:
+    file: What is counted.
+  """
+
+  file: _File = dataclasses.field(metadata=dict(is_positional=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Base(verbs.Verb):
+  """Counts.
+
+  Args:
+    source: Where it comes from.
+  """
+
+  source: str = dataclasses.field(
+    default="", metadata=dict(flag="from", metavar="PLACE")
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Count(_Base):
+  """Counts the words of a file.
+
+  Args:
+    most: The most words.
+  """
+
+  most: verbs.Natural = 3
+
+  def run(self, job: _Job) -> None:
+    _runs.append((self, job))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Go(_Base):
+  """Goes without a job."""
+
+  def run(self) -> None:
+    _runs.append((self, None))
+
+
+_runs: list[tuple[verbs.Verb, _Job | None]] = []
+
+
+def test_metadata_make_positional_words_and_flags_of_other_names():
+  parser = arguments.Parser(prog="x")
+  parser.add_commands("COMMAND")
+  flags.add(parser, "count", _Count)
+  flags.add(parser, "go", _Go)
+  for words in (["count", "f", "--from=a", "--form=b", "--most=0"], ["go"]):
+    parsed = parser.parse(words)
+    parsed.run(parsed)
+  assert _runs == [
+    (_Count("a", 0), _Job(_File("f", "b"))),
+    (_Go(), None),
+  ]
+  shown = parser._commands.choices["count"].format_help()
+  assert "--from PLACE" in shown and "Where it comes from" in shown
+  assert "FILE" in shown and "What is counted: a path" in shown

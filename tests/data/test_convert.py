@@ -1,6 +1,8 @@
 """Laws of converting and splitting sets."""
 
 import itertools
+import re
+import typing
 
 import pytest
 
@@ -8,8 +10,10 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.cli import main
 from prm_jax.data import convert
+from prm_jax.data import datasets
 from prm_jax.data import decontamination
 from prm_jax.data import encoding
+from prm_jax.data import inputs
 from prm_jax.data import sources
 from prm_jax.data.formats import jsonl
 from prm_jax.data.formats import prmbench
@@ -267,8 +271,8 @@ def test_a_side_without_a_problem_is_refused(tmp_path):
     with pytest.raises(errors.InputError, match=f"`{side}`: no problem"):
       convert.split(source, "jsonl", *paths, share)
   for share in (0.0, 1.0, float("nan")):
-    with pytest.raises(errors.InputError, match="between 0 and 1"):
-      convert.split(source, "jsonl", *paths, share)
+    with pytest.raises(errors.InputError, match="share"):
+      datasets.Split(share=share)
 
 
 @pytest.mark.real_data
@@ -339,3 +343,52 @@ def test_prmbenchs_controls_are_those_that_its_evaluation_scores(
     with pytest.raises(errors.InputError, match="only jsonl holds"):
       to = "jsonl" if wrong is not source else "stepwise"
       convert.convert(wrong, to, tmp_path / "x", controls=True)
+
+
+def test_what_a_verb_gives_in_memory_is_what_its_command_writes(tmp_path):
+  rated = [_solution(i, labels=None, ratings=(1, i % 3 - 1)) for i in range(40)]
+  given, output = _write(tmp_path / "in.jsonl", *rated)[1], tmp_path / "out"
+  words = ("--to=jsonl", "--neutral=bad", "--fill", f"--output={output}")
+  assert main.main(["data", "convert", str(given), *words]) == 0
+  verb = datasets.Convert("jsonl", neutral="bad", fill=True)
+  expected = [(s.id, s.steps, s.labels) for s in _read("jsonl", output)]
+  assert [(s.id, s.steps, s.labels) for s in verb(rated)] == expected
+  assert {x for *_, labels in expected for x in labels} == {0.0, 1.0}
+
+  paths = tmp_path / "train", tmp_path / "test"
+  against = (f"jsonl:{_write(tmp_path / 'b', *rated[:9])[1]}",)
+  split = datasets.Split(against, share=0.3, skip=True)
+  split.run(datasets.SplitJob(inputs.Source(given), *paths))
+  written = [[s.id for s in _read("jsonl", path)] for path in paths]
+  parts = split(rated)
+  assert [[s.id for s in part] for part in parts] == written
+  assert all(written) and sum(map(len, written)) < len(rated)
+
+
+def test_what_no_value_of_a_verb_can_be_is_refused_in_python():
+  for refused, message in (
+    (lambda: datasets.Convert("csv"), "`to=csv`: expected one of gsm8k"),
+    (lambda: datasets.Split(to="csv"), "`to=csv`: expected one of gsm8k"),
+    (
+      lambda: datasets.Convert("jsonl", after_first_error="bad"),
+      "give `neutral` with it",
+    ),
+    (lambda: inputs.Source("x", "prm800k", "a=b"), "leave out `format="),
+  ):
+    with pytest.raises(errors.InputError, match=re.escape(message)):
+      refused()
+  # Ratings, where the format holds labels; a label that it can't express.
+  for solution, to in (
+    (_solution(labels=None, ratings=(1, 0)), "stepwise"),
+    (_solution(labels=(0.5, 0.0)), "rlhflow"),
+  ):
+    with pytest.raises(errors.InputError, match="solution 's0'"):
+      datasets.Convert(to)([solution])
+
+
+def test_the_words_that_the_options_take_are_those_of_the_encoding():
+  for words, known in (
+    (inputs.Neutral, encoding.NEUTRAL),
+    (inputs.AfterFirstError, encoding.AFTER_FIRST_ERROR),
+  ):
+    assert typing.get_args(words) == known
