@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     EvaluateProcessBench as EvaluateProcessBench,
   )
   from prm_jax.evaluation.evaluate_steps import EvaluateSteps as EvaluateSteps
+  from prm_jax.huggingface.exchange import Export as Export
+  from prm_jax.huggingface.exchange import Import as Import
   from prm_jax.inference.cached_scorer import CachedScorer as CachedScorer
   from prm_jax.inference.sample import Sample as Sample
   from prm_jax.inference.sampler import Sampler as Sampler
@@ -75,6 +77,8 @@ _HOMES = dict(
   Examine="training.inspection",
   Inspect="training.inspection",
   Stats="training.inspection",
+  Export="huggingface.exchange",
+  Import="huggingface.exchange",
   CachedScorer="inference.cached_scorer",
   Sample="inference.sample",
   Sampler="inference.sampler",

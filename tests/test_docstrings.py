@@ -24,7 +24,7 @@ PUBLIC = (
   *("evaluation.evaluate_best_of_n", "evaluation.evaluate_steps"),
   *("evaluation.evaluate_processbench", "evaluation.evaluate_prmbench"),
   *("data.datasets", "data.formats.jsonl", "serving.client"),
-  "training.inspection",
+  *("training.inspection", "huggingface.exchange"),
   *("integrations.placement", "integrations.scoring", "integrations.credit"),
   "integrations.chats",
   *("integrations.openrlhf", "integrations.prime_rl", "integrations.skyrl"),
@@ -67,7 +67,12 @@ def _is_overload(node):
 def _parameters(node):
   """Returns the names of a function's parameters, or of a class's fields."""
   if isinstance(node, ast.ClassDef):
-    names = [x.target.id for x in node.body if isinstance(x, ast.AnnAssign)]
+    names = [
+      x.target.id
+      for x in node.body
+      if isinstance(x, ast.AnnAssign)
+      and not ast.unparse(x.annotation).startswith("ClassVar")
+    ]
     for inner in node.body:
       if isinstance(inner, FUNCTIONS) and inner.name == "__init__":
         names += _parameters(inner)

@@ -78,6 +78,8 @@ def test_a_users_program_calls_every_name(folders, tmp_path):
     str(tmp_path / "in.jsonl"), str(tmp_path / "built")
   )
   assert found["solutions"] == 4
+  exchanged = using_prm_jax.exchange(str(folders / "prm"), str(tmp_path))
+  assert exchanged == "native"
   assert "labels[0] is 7.0" in using_prm_jax.refused()
   assert using_prm_jax.rewards() > 2
 

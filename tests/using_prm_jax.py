@@ -117,6 +117,13 @@ def data_sets(file: str, folder: str) -> dict[str, Any]:
   return prm_jax.Examine(max_tokens=64)(labelled)
 
 
+def exchange(folder: str, to: str) -> str:
+  facts = prm_jax.Export(folder, f"{to}/theirs")()
+  imported = prm_jax.Import(f"{to}/theirs", f"{to}/ours")()
+  assert imported.description.program == "prm"
+  return facts.template
+
+
 def refused() -> str:
   try:
     prm_jax.Solution("1", "p", ("a",), labels=(7.0,))

@@ -16,7 +16,6 @@ from typing import Any
 from prm_jax import errors
 from prm_jax.cli import arguments
 from prm_jax.cli import command_arguments
-from prm_jax.cli import exchange_arguments
 from prm_jax.cli import flags as flags_lib
 from prm_jax.cli import label_arguments
 from prm_jax.cli import output
@@ -27,6 +26,7 @@ from prm_jax.evaluation import evaluate_best_of_n
 from prm_jax.evaluation import evaluate_prmbench
 from prm_jax.evaluation import evaluate_processbench
 from prm_jax.evaluation import evaluate_steps
+from prm_jax.huggingface import exchange
 from prm_jax.inference import sample
 from prm_jax.inference import score
 from prm_jax.runtime import exhausted
@@ -185,14 +185,14 @@ def _parser() -> arguments.Parser:
   parser.add_commands("COMMAND", required=False)
   for add in (
     command_arguments.add_training,
-    exchange_arguments.add_exchange,
     lambda parser: flags_lib.add(parser, "sample", sample.Sample),
+    lambda parser: flags_lib.add(parser, "import", exchange.Import),
+    lambda parser: flags_lib.add(parser, "export", exchange.Export),
     lambda parser: flags_lib.add(parser, "score", score.Score),
     label_arguments.add,
     search_arguments.add,
     serve_arguments.add,
     _add_evaluations,
-    data_arguments.add,
     _add_data,
     command_arguments.add_plan,
     command_arguments.add_check_device,

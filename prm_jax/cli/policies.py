@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import dataclasses
 import pathlib
@@ -134,7 +134,7 @@ def sampling_of(
       " says, so all samples of a prompt are equal; give --temperature",
       file=sys.stderr,
     )
-  elif args.temperature is None and lacks_temperature(
+  elif args.temperature is None and policy_templates.lacks_temperature(
     policy.template, policy.defaults
   ):
     print(
@@ -143,20 +143,6 @@ def sampling_of(
       file=sys.stderr,
     )
   return sampling
-
-
-def lacks_temperature(
-  template: policy_templates.PolicyTemplate | None,
-  defaults: Mapping[str, float],
-) -> bool:
-  """Returns whether a chat model came without the temperature it is made for.
-
-  Args:
-    template: The policy's template; None is our own form.
-    defaults: The sampling that it came with.
-  """
-  is_chat = template is not None and policy_templates.is_chat(template)
-  return is_chat and "temperature" not in defaults
 
 
 def asked(args: argparse.Namespace, name: str) -> dict[str, Any]:

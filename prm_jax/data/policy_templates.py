@@ -402,6 +402,21 @@ def is_chat(template: PolicyTemplate) -> bool:
   return template.name not in _TEXTS
 
 
+def lacks_temperature(
+  template: PolicyTemplate | None,
+  defaults: Mapping[str, float],
+) -> bool:
+  """Returns whether a chat model came without the temperature it is made for.
+
+  Args:
+    template: The policy's template; None is our own form.
+    defaults: The sampling that it came with.
+  """
+  if template is None or not is_chat(template):
+    return False
+  return "temperature" not in defaults
+
+
 def published(
   name: str,
   *,
