@@ -21,7 +21,6 @@ from prm_jax.runtime import json_text
 from prm_jax.runtime import verbs
 
 if TYPE_CHECKING:
-  from prm_jax.data import policy_templates
   from prm_jax.inference import remote
   from prm_jax.inference import sampler
 
@@ -309,6 +308,8 @@ class Policy(verbs.Value):
       loaded: The policy.
       sampling: The options.
     """
+    from prm_jax.data import policy_templates
+
     found = sampling.with_defaults(loaded.defaults)
     if sampling.temperature is not None:
       return found
@@ -318,7 +319,7 @@ class Policy(verbs.Value):
         " generation_config.json says, so all samples of a prompt are equal;"
         " give `temperature`"
       )
-    elif lacks_temperature(loaded.template, loaded.defaults):
+    elif policy_templates.lacks_temperature(loaded.template, loaded.defaults):
       _logger.warning(
         f"{self.source}: is sampled at temperature {found.temperature:g}, since"
         " its generation_config.json is missing or names none; give"
@@ -482,22 +483,6 @@ def replies_path(output: files.PathLike) -> pathlib.Path | None:
     return None
   output = pathlib.Path(output)
   return output.with_name(f"{output.name}.replies")
-
-
-def lacks_temperature(
-  template: policy_templates.PolicyTemplate | None,
-  defaults: Mapping[str, float],
-) -> bool:
-  """Returns whether a chat model came without the temperature it is made for.
-
-  Args:
-    template: The policy's template; None is our own form.
-    defaults: The sampling that it came with.
-  """
-  from prm_jax.data import policy_templates
-
-  is_chat = template is not None and policy_templates.is_chat(template)
-  return is_chat and "temperature" not in defaults
 
 
 # --- What a journal says of a model ---------------------------------------------
