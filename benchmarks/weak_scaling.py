@@ -18,8 +18,8 @@ from typing import Any
 import jax
 import results
 
-from prm_jax.cli import plan as plan_lib
 from prm_jax.plan import compile as plan_compile
+from prm_jax.plan import runs
 from prm_jax.plan import tables as plan_tables
 from prm_jax.plan import topologies
 from prm_jax.reports import plot
@@ -48,9 +48,7 @@ def plan(name: str, overrides: list[str]) -> plan_compile.Plan:
   ]
   config = run_config.supervised(config_files.read(CONFIG), CONFIG, fields)
   return plan_compile.of_update(
-    plan_lib.update_of(
-      run_config.from_config(config), config.tokenizer.vocab_size
-    ),
+    runs.update_of(run_config.from_config(config), config.tokenizer.vocab_size),
     topology,
     topologies.devices(topology),
   )

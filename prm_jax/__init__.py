@@ -25,7 +25,11 @@ if TYPE_CHECKING:
   from prm_jax.data.datasets import Split as Split
   from prm_jax.data.formats.jsonl import read_solutions as read_solutions
   from prm_jax.data.formats.jsonl import write_solutions as write_solutions
+  from prm_jax.device_check.check_device import CheckDevice as CheckDevice
   from prm_jax.errors import InputError as InputError
+  from prm_jax.evaluation.choose_threshold import (
+    ChooseThreshold as ChooseThreshold,
+  )
   from prm_jax.evaluation.evaluate_best_of_n import (
     EvaluateBestOfN as EvaluateBestOfN,
   )
@@ -45,14 +49,20 @@ if TYPE_CHECKING:
   from prm_jax.inference.score import Score as Score
   from prm_jax.inference.score_sources import load_score as load_score
   from prm_jax.inference.scorer import Scorer as Scorer
+  from prm_jax.plan.plan import Plan as Plan
+  from prm_jax.reports.compare import Compare as Compare
+  from prm_jax.reports.search_page import SearchPage as SearchPage
   from prm_jax.rl import advantages as advantages
   from prm_jax.rl import returns as returns
+  from prm_jax.runtime.doctor import Doctor as Doctor
   from prm_jax.schema import Generate as Generate
   from prm_jax.schema import Problem as Problem
   from prm_jax.schema import Solution as Solution
   from prm_jax.schema import StepScores as StepScores
+  from prm_jax.search.calibrate import Calibrate as Calibrate
   from prm_jax.serving.client import AsyncClient as AsyncClient
   from prm_jax.serving.client import Client as Client
+  from prm_jax.serving.serve import Serve as Serve
   from prm_jax.training import losses as losses
   from prm_jax.training.inspection import Examine as Examine
   from prm_jax.training.inspection import Inspect as Inspect
@@ -79,12 +89,20 @@ _HOMES = dict(
   Stats="training.inspection",
   Export="huggingface.exchange",
   Import="huggingface.exchange",
-  CachedScorer="inference.cached_scorer",
   Sample="inference.sample",
+  Calibrate="search.calibrate",
+  CheckDevice="device_check.check_device",
+  ChooseThreshold="evaluation.choose_threshold",
+  Compare="reports.compare",
+  Doctor="runtime.doctor",
+  CachedScorer="inference.cached_scorer",
+  Plan="plan.plan",
   Sampler="inference.sampler",
   Sampling="inference.sampler",
   Score="inference.score",
   Scorer="inference.scorer",
+  SearchPage="reports.search_page",
+  Serve="serving.serve",
   advantages="rl.advantages",
   best_of_n="api",
   label="api",

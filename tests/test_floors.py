@@ -137,7 +137,7 @@ WHOLE_CONFIGS = {
     "training.config",
     *("training.run", "training.run_config"),
     "demo.config",
-    "cli.plan",
+    "plan.runs",
   },
   "RLConfig": {"rl.config", "rl.run", "cli.rl"},
   "DemoConfig": {"demo.config", "demo.run", "cli.demo"},

@@ -35,6 +35,11 @@ STDOUT = (
   "- is the standard output, and messages go to stderr (a file is written whole"
   " or not at all, the standard output isn't)"
 )
+FIELDS = (
+  "Any field of the config can be changed with --config.FIELD=VALUE, and an"
+  " optional one unset with --config.FIELD=null;"
+  " --config=FILE --help lists the fields and their values."
+)
 FORMATS = "docs/data.md lists the formats, such as jsonl and prm800k"
 # What data.segmenters.parse takes, in words: it isn't imported here, because it
 # loads numpy.

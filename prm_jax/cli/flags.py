@@ -135,9 +135,26 @@ def add(commands: arguments.Parser, name: str, kind: type[verbs.Verb]) -> None:
     if option.group not in groups:
       groups[option.group] = parser.add_argument_group(option.group)
     _add(groups[option.group], option)
+  told = []
+  if takes_config(kind):
+    parser.set_defaults(overrides=())
+    told.append(textwrap.fill(arguments.FIELDS, 78))
   if example := verbs.example(kind):
-    parser.epilog = textwrap.indent(f"example:\n{example}", "  ")[2:]
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    told.append(textwrap.indent(f"example:\n{example}", "  ")[2:])
+  parser.epilog = "\n\n".join(told)
+  parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def takes_config(kind: Any) -> bool:
+  """Returns whether a verb has a config, with --config.FIELD=VALUE.
+
+  Args:
+    kind: The verb's class.
+  """
+  return any(
+    field.name == "config" and field.inner is verbs.Config
+    for field in verbs.fields(kind)
+  )
 
 
 def _needed(option: Option) -> str:
@@ -227,6 +244,8 @@ def value(kind: type[verbs.Verb], given: Mapping[str, Any]) -> tuple[Any, Any]:
       for word in place[:-1]:
         at = at.setdefault(word, {})
       at[place[-1]] = given[name]
+  if takes_config(kind) and "config" in given:
+    tree["verb"]["config"]["overrides"] = given["overrides"]
   job = verbs.job_of(kind)
   return _made(kind, tree["verb"]), job and _made(job, tree["job"])
 
@@ -236,9 +255,10 @@ def _made(kind: type, values: Mapping[str, Any]) -> Any:
   for field in verbs.fields(kind):
     given = values.get(field.name)
     if field.inner is not None and isinstance(given, Mapping):
-      inner: type = field.inner
+      inner: Any = field.inner
       first = verbs.fields(inner)[0]
-      if first.default is dataclasses.MISSING and first.name not in given:
+      is_needed = inner.first_is_whole and first.default is dataclasses.MISSING
+      if is_needed and first.name not in given:
         name, value = next(iter(given.items()))
         raise errors.InputError(
           f"`{name}={value}`: give `{field.name}` with it"

@@ -20,8 +20,8 @@ from prm_jax.cli import flags as flags_lib
 from prm_jax.cli import label_arguments
 from prm_jax.cli import output
 from prm_jax.cli import search_arguments
-from prm_jax.cli import serve_arguments
 from prm_jax.data import datasets
+from prm_jax.device_check import check_device
 from prm_jax.evaluation import evaluate_best_of_n
 from prm_jax.evaluation import evaluate_prmbench
 from prm_jax.evaluation import evaluate_processbench
@@ -29,10 +29,13 @@ from prm_jax.evaluation import evaluate_steps
 from prm_jax.huggingface import exchange
 from prm_jax.inference import sample
 from prm_jax.inference import score
+from prm_jax.plan import plan
+from prm_jax.runtime import doctor
 from prm_jax.runtime import exhausted
 from prm_jax.runtime import outputs
 from prm_jax.runtime import preemption
 from prm_jax.runtime import terminal
+from prm_jax.serving import serve
 from prm_jax.training import inspection
 
 
@@ -120,7 +123,7 @@ def _run(
     _print_config(argv, overrides)
     return
   parsed = parser.parse(argv)
-  if overrides and not hasattr(parsed, "config"):
+  if overrides and not {"config", "overrides"} & vars(parsed).keys():
     raise errors.InputError(
       f"--config.{overrides[0]}: {parsed.command} takes no config"
     )
@@ -191,19 +194,16 @@ def _parser() -> arguments.Parser:
     lambda parser: flags_lib.add(parser, "score", score.Score),
     label_arguments.add,
     search_arguments.add,
-    serve_arguments.add,
     _add_evaluations,
     _add_data,
-    command_arguments.add_plan,
-    command_arguments.add_check_device,
+    lambda parser: flags_lib.add(parser, "serve", serve.Serve),
+    lambda parser: flags_lib.add(parser, "plan", plan.Plan),
+    lambda parser: flags_lib.add(
+      parser, "check-device", check_device.CheckDevice
+    ),
+    lambda parser: flags_lib.add(parser, "doctor", doctor.Doctor),
   ):
     add(parser)
-  parser.add_command(
-    "doctor",
-    "print the versions, the devices, and which optional packages are missing",
-    "doctor.doctor",
-    is_printed=True,
-  )
   return parser
 
 

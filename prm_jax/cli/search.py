@@ -26,7 +26,6 @@ from prm_jax.cli import models as models_lib
 from prm_jax.cli import output
 from prm_jax.cli import policies
 from prm_jax.cli import search_arguments
-from prm_jax.cli import search_results
 from prm_jax.data import sources
 from prm_jax.grading import pool
 from prm_jax.inference import cached_scorer
@@ -39,6 +38,7 @@ from prm_jax.runtime import outputs
 from prm_jax.runtime import progress
 from prm_jax.search import adaptive
 from prm_jax.search import bill
+from prm_jax.search import calibrate
 from prm_jax.search import chunks
 from prm_jax.search import engine
 from prm_jax.search import mcts
@@ -46,6 +46,7 @@ from prm_jax.search import models
 from prm_jax.search import particles
 from prm_jax.search import rules
 from prm_jax.search import solutions
+from prm_jax.search import thresholds
 from prm_jax.search import tree as tree_lib
 
 
@@ -104,13 +105,13 @@ def search(args: argparse.Namespace) -> None:
     name: vars(args)[name] for name in search_arguments.FIELDS[args.kind]
   }
   if "calibration" in fields:
-    fields["calibration"] = search_results.read_calibration(args.calibration)
+    fields["calibration"] = calibrate.read_calibration(args.calibration)
   _run(args, _RULES[args.kind](**fields), fields)
 
 
 def verify(args: argparse.Namespace) -> None:
   _check_outputs(args)
-  threshold = search_results.read_threshold(args.threshold)
+  threshold = thresholds.read_threshold(args.threshold)
   attempts = args.attempts or threshold.attempts or rules.AcceptFirst.attempts
   rule = rules.AcceptFirst(threshold.value, attempts)
   fields = dict(threshold=rule.threshold, attempts=rule.attempts)
@@ -132,7 +133,7 @@ def _run(
   args: argparse.Namespace,
   rule: engine.Rule,
   fields: Mapping[str, Any],
-  threshold: search_results.Threshold | None = None,
+  threshold: thresholds.Threshold | None = None,
 ) -> list[schema.Solution]:
   """Searches what the journal lacks, and returns all results."""
   limits = _limits(args)
@@ -166,7 +167,7 @@ def _run(
     )
     claim |= dict(policies=writes, scorer=scores, aggregate=verifier.aggregate)
     if threshold is not None:
-      search_results.check_models(
+      thresholds.check_models(
         threshold, args.threshold, found.compute_dtype, claim
       )
     return _journaled(args, problems, found, claim, work)

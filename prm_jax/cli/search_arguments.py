@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from prm_jax.cli import arguments
+from prm_jax.cli import flags
 from prm_jax.cli import policy_arguments
 from prm_jax.cli import strategy_arguments
+from prm_jax.evaluation import choose_threshold
 from prm_jax.grading import pool
+from prm_jax.reports import compare
+from prm_jax.reports import search_page
+from prm_jax.search import calibrate
 
 # Those of search.answers, which loads numpy.
 SELECTIONS = ("best", "weighted", "majority")
@@ -24,16 +29,16 @@ def add(commands: arguments.Parser) -> None:
   search.add_commands("STRATEGY")
   for name in FIELDS:
     _add_strategy(search, name)
-  _add_calibrate(search)
-  _add_compare(search)
-  _add_page(search)
+  flags.add(search, "calibrate", calibrate.Calibrate)
+  flags.add(search, "compare", compare.Compare)
+  flags.add(search, "page", search_page.SearchPage)
   verify = commands.add_command(
     "verify",
     "answer only if a reward model is sure enough: accept, or draw again",
   )
   verify.add_commands("KIND")
   _add_verify_run(verify)
-  _add_verify_choose(verify)
+  flags.add(verify, "choose", choose_threshold.ChooseThreshold)
 
 
 def _add_strategy(search: arguments.Parser, name: str) -> None:
@@ -180,80 +185,6 @@ def _add_part(kind: arguments.Parser) -> None:
   )
 
 
-# --- What is made of results ----------------------------------------------------
-
-
-def _add_calibrate(search: arguments.Parser) -> None:
-  kind = search.add_command(
-    "calibrate",
-    "fit the chance of success that adaptive_best_of_n needs",
-    "search_results.calibrate",
-  )
-  kind.add_input(
-    "what `prm-jax search best_of_n` wrote for problems with answers, which"
-    " aren't those to be searched"
-  )
-  kind.add_output("--output", "the JSON file to write", required=True)
-  kind.add_option(
-    "--pilot",
-    "the number of samples of each problem that the chance is told from; the"
-    " others say how often it is right",
-    default=4,
-  )
-  kind.add_option(
-    "--quantile",
-    "the quantile of the chance to fit, above 0 and less than 1; a lower one is"
-    " more careful",
-    default=0.1,
-  )
-
-
-def _add_compare(search: arguments.Parser) -> None:
-  kind = search.add_command(
-    "compare",
-    "compare searches of the same problems: accuracy, cost, differences",
-    "search_results.compare",
-    is_printed=True,
-  )
-  kind.add_option(
-    "--input",
-    "NAME=FILE, what `prm-jax search` wrote, or FILE; give the option for each"
-    " search; the others are compared with the first",
-    action="append",
-    required=True,
-    metavar="NAME=FILE",
-  )
-  kind.add_output("--output", "the JSON file to write", required=True)
-  kind.add_output(
-    "--plot", "an SVG file to write: accuracy against sampled tokens"
-  )
-  kind.add_option(
-    "--seed",
-    "the seed of the bootstrap confidence intervals",
-    default=0,
-    type=arguments.seed,
-  )
-
-
-def _add_page(search: arguments.Parser) -> None:
-  kind = search.add_command(
-    "page",
-    "write a page on which a person walks the trees of a search",
-    "search_page.page",
-  )
-  kind.add_input("what `prm-jax search` wrote")
-  kind.add_output("--output", "the HTML file to write", required=True)
-  kind.add_option(
-    "--problem",
-    "the id of a problem to show; repeat the option for each (default: all)",
-    action="append",
-    metavar="ID",
-  )
-  kind.add_option(
-    "--limit", "the most problems whose trees are shown", default=20
-  )
-
-
 # --- verify -----------------------------------------------------------------
 
 
@@ -279,37 +210,3 @@ def _add_verify_run(verify: arguments.Parser) -> None:
     type=arguments.whole,
   )
   _add_run(kind, "accept_first")
-
-
-def _add_verify_choose(verify: arguments.Parser) -> None:
-  kind = verify.add_command(
-    "choose",
-    "choose a threshold for a wanted precision, on problems with answers",
-    "search_results.choose",
-    is_printed=True,
-  )
-  kind.add_input(
-    "what `prm-jax search best_of_n` wrote for validation problems with answers"
-  )
-  kind.add_output(
-    "--output",
-    "the JSON file to write: the threshold, and the risk-coverage curve",
-    required=True,
-  )
-  kind.add_option(
-    "--precision",
-    "the share of right answers that is wanted among those accepted, above 0"
-    " and at most 1",
-    type=arguments.number,
-    required=True,
-  )
-  kind.add_option("--attempts", "the most solutions of a problem", default=8)
-  kind.add_option(
-    "--confidence",
-    "the confidence, above 0 and less than 1, of the precision's lower bound,"
-    " which must reach --precision",
-    default=0.9,
-  )
-  kind.add_option(
-    "--seed", "the seed of the bootstrap", default=0, type=arguments.seed
-  )

@@ -254,26 +254,3 @@ def _saved_config(
       " another `workdir`"
     )
   return saved
-
-
-def doctor() -> str:
-  """Returns versions, devices, and the line that installs each extra."""
-  lines = [f"{name:22} {version}" for name, version in versions().items()]
-  try:
-    for name, fact in machine().items():
-      lines.append(f"{name:22} {fact}")
-  except RuntimeError as e:  # jax finds no usable device
-    lines.append(f"devices                unusable: {e}")
-  kept = compilation_cache.why_off() or compilation_cache.folder_of()
-  lines.append(f"{'compiled programs':22} {kept}")
-  lines.append("")
-  for extra, (module, purpose) in EXTRAS.items():
-    if importlib.util.find_spec(module):
-      lines.append(f"extra {extra:16} installed ({purpose})")
-    else:
-      lines.append(
-        f"extra {extra:16} missing ({purpose}): pip install 'prm_jax[{extra}]'"
-      )
-  data = os.environ.get("PRM_JAX_DATA")
-  lines.append(f"PRM_JAX_DATA           {data or 'not set'}")
-  return "\n".join(lines)

@@ -34,6 +34,15 @@ class Update(Protocol):
   def __call__(self, done: int, cost: str = "") -> None: ...
 
 
+def log(text: str) -> None:
+  """Logs a line of work whose result is another.
+
+  Args:
+    text: The line.
+  """
+  _logger.info(text)
+
+
 def has_bar(logger: logging.Logger) -> bool:
   """Returns whether a bar shows what the logger would report in lines."""
   return sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)

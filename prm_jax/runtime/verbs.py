@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import functools
 import inspect
+import logging
 import math
 import pathlib
 import re
@@ -194,6 +195,20 @@ def made(kind: type[Made], given: Any) -> Made:
 
 
 @dataclasses.dataclass(frozen=True)
+class Config(Value):
+  """A config file, of which some fields have other values.
+
+  Args:
+    file: A config file, a Python file with get_config().
+    overrides: The other values, each as FIELD=VALUE; the command line takes them
+      as --config.FIELD=VALUE.
+  """
+
+  file: Local
+  overrides: tuple[str, ...] = dataclasses.field(default=(), metadata=NO_OPTION)
+
+
+@dataclasses.dataclass(frozen=True)
 class Field:
   """A field of a value, as its declaration says it.
 
@@ -320,6 +335,17 @@ def job_of(kind: type[Verb]) -> type[Value] | None:
   """Returns the class of a verb's job, which says on which files it runs."""
   hints = typing.get_type_hints(kind.run) if hasattr(kind, "run") else {}
   return hints.get("job")
+
+
+def log_text(logger: logging.Logger, text: str) -> None:
+  """Logs each line of a text.
+
+  Args:
+    logger: The logger of the module that says it.
+    text: The text.
+  """
+  for line in text.split("\n"):
+    logger.info(line)
 
 
 # --- Docstrings -----------------------------------------------------------------

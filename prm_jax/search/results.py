@@ -74,8 +74,8 @@ def read(path: files.PathLike) -> list[schema.Solution]:
     The solutions, in the order of the lines.
 
   Raises:
-    InputError: The file can't be read, a line isn't the result of a search, or
-      an id comes twice.
+    InputError: The file can't be read, a line isn't the result of a search, an
+      id comes twice, or there is no line.
   """
   seen: dict[str, str] = {}
   read_so_far = []
@@ -87,6 +87,10 @@ def read(path: files.PathLike) -> list[schema.Solution]:
     fields.unique_id(seen, solution.id, where)
     from_solution(solution, where)
     read_so_far.append(solution)
+  if not read_so_far:
+    raise errors.InputError(
+      f"{path}: holds no result; give a file that `prm-jax search` wrote"
+    )
   return read_so_far
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from prm_jax import errors
 from prm_jax.runtime import checks
+from prm_jax.runtime import verbs
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class Limits(verbs.Value):
   """What a server accepts, and how long it waits.
 
   Args:
@@ -19,31 +21,39 @@ class Limits:
       one source may hold an equal part of it, as may all others.
     max_items: The most solutions of a request.
     max_steps: The most steps of a solution.
-    max_tokens: The most tokens of a solution, its problem included.
+    max_tokens: The most tokens of a solution with its problem; a longer one is
+      refused.
     max_batch_tokens: The most tokens that the model reads in one call, padding
-      included; rounded up to the length of a row.
+      included; it is rounded up to the length of a row.
     max_batch_solutions: The most solutions of a call of what isn't a
       checkpoint.
     cache_tokens: The most tokens whose keys and values each model keeps from one
-      request to the next; 0 keeps none.
+      request to the next, so that it needn't read them again if they come
+      before others, for clients whose solutions grow; 0 keeps none.
     max_wait_ms: How long the first solution of a batch waits for others, in
-      milliseconds. While the model is at work no solution waits longer.
-    max_queue: The most solutions that wait; a request that would add more is
-      refused with status 503.
+      milliseconds; while the model is at work no solution waits longer.
+    max_queue: The most solutions that wait; requests that would add more get
+      status 503.
     deadline_s: How long a request may take, in seconds, before it gets status
       504.
     read_s: How long a client may take to send a request, in seconds.
-    reload_s: How often the server looks for a later save in the folders of its
-      models, in seconds; 0 is never.
+    reload_s: How often to look for a later save in the checkpoint folders, in
+      seconds; 0 is never.
 
   Raises:
     InputError: A number is out of range.
   """
 
-  max_body_bytes: int = 4 << 20
-  max_bodies_bytes: int = 256 << 20
-  max_items: int = 256
-  max_steps: int = 512
+  first_is_whole: ClassVar[bool] = False
+
+  max_body_bytes: int = dataclasses.field(
+    default=4 << 20, metadata=verbs.NO_OPTION
+  )
+  max_bodies_bytes: int = dataclasses.field(
+    default=256 << 20, metadata=verbs.NO_OPTION
+  )
+  max_items: int = dataclasses.field(default=256, metadata=verbs.NO_OPTION)
+  max_steps: int = dataclasses.field(default=512, metadata=verbs.NO_OPTION)
   max_tokens: int = 2048
   max_batch_tokens: int = 8192
   max_batch_solutions: int = 64
@@ -51,10 +61,11 @@ class Limits:
   max_wait_ms: float = 5.0
   max_queue: int = 1024
   deadline_s: float = 60.0
-  read_s: float = 10.0
+  read_s: float = dataclasses.field(default=10.0, metadata=verbs.NO_OPTION)
   reload_s: float = 0.0
 
   def __post_init__(self):
+    super().__post_init__()
     checks.check_counts(
       self,
       (

@@ -1029,10 +1029,10 @@ def test_doctor_names_versions_devices_and_extras(capsys):
 
 
 def test_an_interrupt_ends_with_130_and_no_traceback(monkeypatch, capsys):
-  def interrupted():
+  def interrupted(verb):
     raise KeyboardInterrupt
 
-  monkeypatch.setattr("prm_jax.runtime.environment.doctor", interrupted)
+  monkeypatch.setattr("prm_jax.runtime.doctor.Doctor.__call__", interrupted)
   assert _run("doctor") == 130
   assert capsys.readouterr().err == "prm-jax: interrupted\n"
 

@@ -74,7 +74,7 @@ def _shown(action):
   """Returns an option's default, or the number that its help names as one."""
   if action.default is argparse.SUPPRESS:  # an option of a verb's field
     told = re.search(r"\(default: (\S+)\)$", action.help)
-    is_number = told and re.fullmatch(r"[\d.]+", told[1])
+    is_number = told and re.fullmatch(r"\d+(\.\d+)?", told[1])
     return told and (float(told[1]) if is_number else told[1])
   if action.default is not None:
     return action.default

@@ -14,11 +14,12 @@ import random_models
 
 from prm_jax.cli import main
 from prm_jax.cli import policies
-from prm_jax.cli import search_results
 from prm_jax.search import adaptive
 from prm_jax.search import bill as bill_lib
+from prm_jax.search import calibrate as calibrate_lib
 from prm_jax.search import models as search_models
 from prm_jax.search import records
+from prm_jax.search import results
 from prm_jax.testbed import arithmetic
 from prm_jax.testbed import policy
 
@@ -98,7 +99,7 @@ def test_a_result_is_what_its_tree_says(
   assert _search(strategy, problems, output) == 0
   text = capsys.readouterr().out
   assert re.search(r"^best: [\d.]+% of 12 right$", text, re.MULTILINE)
-  found = search_results.read_results(output)
+  found = results.read(output)
   assert [s.id for s in found] == [f"dial-test-{i}" for i in range(12)]
   for s, record in zip(found, _records(output), strict=True):
     tree = records.tree_from_record(record["tree"], "a line")
@@ -434,7 +435,7 @@ def test_the_adaptive_number_of_samples_is_calibrated(
   more = [f"--calibration={fitted}", "--pilot=2", "--most=9"]
   strategy = "adaptive_best_of_n"
   assert _search(strategy, problems, output, *more, scorer=scorer) == 0
-  calibration = search_results.read_calibration(fitted)
+  calibration = calibrate_lib.read_calibration(fitted)
   rule = adaptive.AdaptiveBestOfN(2, 9, 0.99, calibration)
   for record in _records(output):
     nodes = record["tree"]["nodes"]

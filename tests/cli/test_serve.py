@@ -18,11 +18,12 @@ import soak_client
 import prm_jax
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
+from prm_jax.cli import flags
 from prm_jax.cli import main
-from prm_jax.cli import serve
 from prm_jax.data import segmenters
 from prm_jax.serving import limits
 from prm_jax.serving import models
+from prm_jax.serving import serve
 from prm_jax.serving import server as server_lib
 
 SMALL = ["--max_tokens=64", "--max_batch_tokens=64"]
@@ -103,6 +104,14 @@ def test_what_cant_be_served_is_refused_in_one_line(
   err = capsys.readouterr().err
   assert words in err
   assert err.count("\n") == 1
+
+
+def test_a_limit_is_an_option_unless_it_is_for_python_alone():
+  options = {*flags.options(serve.Serve)}
+  names = {field.name for field in dataclasses.fields(limits.Limits)}
+  alone = {"max_body_bytes", "max_bodies_bytes", "max_items", "max_steps"}
+  assert names - options == {*alone, "read_s"}
+  assert "limits" not in options
 
 
 def test_a_port_in_use_is_refused(folder, no_server, capsys):
@@ -218,11 +227,12 @@ def test_the_container_and_its_deployment_give_options_that_there_are():
   assert words["ENTRYPOINT"][0] == "prm-jax"
   for options in (words["CMD"], deployed):
     args = main._parser().parse_args([*words["ENTRYPOINT"][1:], *options])
-    assert (args.host, args.port) == ("0.0.0.0", 8000)
-    assert args.key_variable == "PRM_JAX_KEY"
+    verb, _ = flags.value(serve.Serve, vars(args))
+    assert (verb.host, verb.port) == ("0.0.0.0", 8000)
+    assert verb.key_variable == "PRM_JAX_KEY"
   text = (folder / "kubernetes.yaml").read_text()
   grace = int(text.partition("terminationGracePeriodSeconds: ")[2].split()[0])
-  assert grace > args.deadline_s + 10
+  assert grace > verb.limits.deadline_s + 10
 
 
 @pytest.mark.faults

@@ -1,6 +1,7 @@
 """A run keeps every result, survives its workers, and goes on where it was."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ import time
 
 import pytest
 
+import prm_jax
 from prm_jax import errors
 from prm_jax.cli import main
 from prm_jax.device_check import results
@@ -431,3 +433,58 @@ def test_wrong_words_are_one_line_and_write_nothing(
   err = capsys.readouterr().err
   assert said in err and err.count("\n") == 1
   assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def faked(fake, monkeypatch):
+  """Returns what makes the command's workers fake ones, with a plan."""
+  script = fake.output.with_name("fake.py")
+  options = functools.partial(run.Options, worker=(sys.executable, str(script)))
+  monkeypatch.setattr(run, "Options", options)
+  return lambda plan: monkeypatch.setenv("PLAN", json.dumps(plan))
+
+
+def test_the_value_finds_what_the_command_writes(fake, faked, capsys):
+  faked(PLAN)
+  other = fake.output.with_name("other.json")
+  record = prm_jax.CheckDevice(str(other), only="a")()
+  assert results.read(other) == record
+  words = [f"--output={fake.output}", "--only=a", f"--against={other}"]
+  assert main.main(["check-device", *words]) == 0
+  written = results.read(fake.output)
+  assert written.results == record.results
+  assert [r.name for r in written.results] == ["a.one", "a.two"]
+  *_, title, same, last = capsys.readouterr().out.splitlines()
+  assert title == f"against {other}:"
+  assert (same, last) == ("nothing that counts", f"results: {fake.output}")
+
+
+@pytest.mark.parametrize(
+  ("only", "code", "said"),
+  [
+    ("a", 1, "wrong here: 1 required checks failed, the first is a.two"),
+    ("speed", 1, "1 checks crashed, the first is speed.four"),
+    ("b", 0, ""),
+  ],
+)
+def test_the_command_ends_with_1_if_what_was_asked_for_is_wrong(
+  fake, faked, capsys, only, code, said
+):
+  faked(PLAN | {"a.two": -1, "speed.four": "crash"})
+  words = [f"--output={fake.output}", f"--only={only}"]
+  assert main.main(["check-device", *words]) == code
+  assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ("values", "words"),
+  [
+    (dict(quick=True, full=True), "`full=True`: not allowed with"),
+    (dict(minutes=0.0), "minutes=0.0`: '0.0' isn't a number above 0"),
+    (dict(only=",a"), "`only=,a`: give names or groups"),
+  ],
+  ids=lambda x: "" if isinstance(x, str) else next(iter(x)),
+)
+def test_a_wrong_value_is_refused_in_python(values, words):
+  with pytest.raises(prm_jax.InputError, match=words):
+    prm_jax.CheckDevice(**values)

@@ -222,7 +222,7 @@ sys.meta_path.insert(0, Absent())
 import prm_jax.device_check as package
 for module in pkgutil.iter_modules(package.__path__):
   importlib.import_module(f"prm_jax.device_check.{{module.name}}")
-from prm_jax.cli import check_device, main
+from prm_jax.cli import main
 """
   done = subprocess.run(
     [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT

@@ -2,9 +2,9 @@
 
 import flat_config
 
-from prm_jax.cli import plan
 from prm_jax.data import encoding
 from prm_jax.plan import compile as plan_compile
+from prm_jax.plan import runs
 from prm_jax.training import loop
 from prm_jax.training import optimizer
 
@@ -36,4 +36,4 @@ def update(**changed) -> plan_compile.Update:
     fit=loop.FitConfig(steps=10),
   )
   run = flat_config.run(model=model, **(fields | changed))
-  return plan.update_of(run, VOCABULARY, types)
+  return runs.update_of(run, VOCABULARY, types)

@@ -8,10 +8,10 @@ import importlib.util
 
 import pytest
 
-from prm_jax.cli import plan as plan_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import sharding
 from prm_jax.plan import compile as plan_compile
+from prm_jax.plan import runs
 from prm_jax.plan import topologies
 from prm_jax.runtime import config_files
 from prm_jax.training import run_config
@@ -38,7 +38,7 @@ def _run(*overrides):
 def _plan(topology, *overrides):
   found = topologies.parse(topology)
   return plan_compile.of_update(
-    plan_lib.update_of(_run(*overrides), VOCABULARY),
+    runs.update_of(_run(*overrides), VOCABULARY),
     found,
     topologies.devices(found),
   )

@@ -1,6 +1,5 @@
 """The page of a search: a tree that a person walks, whatever its texts."""
 
-import argparse
 import dataclasses
 import html
 import json
@@ -12,11 +11,13 @@ from page_reader import row
 import pytest
 import searches
 
+import prm_jax
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.cli import search_page
+from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
 from prm_jax.reports import search
+from prm_jax.reports import search_page
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import results as search_results
 from prm_jax.search import rules
@@ -247,11 +248,9 @@ def test_a_tree_deeper_than_pythons_stack_has_a_page():
 
 
 def command(path, **options):
-  known = dict(
-    input=path, output=path.parent / "page.html", problem=None, limit=20
-  )
-  search_page.page(argparse.Namespace(**(known | options)))
-  return (path.parent / "page.html").read_text()
+  page = path.parent / "page.html"
+  search_page.SearchPage(**options).run(search_page.SearchPageJob(path, page))
+  return page.read_text()
 
 
 @pytest.fixture
@@ -263,13 +262,17 @@ def written(tmp_path):
 
 def test_the_command_writes_the_page_of_the_file(written, capsys):
   path, results = written
+  page = path.parent / "page.html"
+  words = [f"--input={path}", f"--output={page}"]
+  assert main.main(["search", "page", *words]) == 0
+  assert page.read_text() == prm_jax.SearchPage()(results)
   assert command(path) == search.render(results)
   out = capsys.readouterr().out
-  assert out == f"{path.parent / 'page.html'}: the trees of 2 of 2 problems\n"
-  one = command(path, problem=[results[1].id])
+  assert out == f"{page}: the trees of 2 of 2 problems\n"
+  one = command(path, problem=(results[1].id,))
   assert one == search.render(results[1:])
-  with pytest.raises(errors.InputError, match=r"--problem=nobody.*no such"):
-    command(path, problem=["nobody"])
+  with pytest.raises(errors.InputError, match=r"`problem=nobody`: no such"):
+    command(path, problem=("nobody",))
 
 
 @pytest.mark.parametrize(

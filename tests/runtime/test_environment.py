@@ -157,7 +157,7 @@ def test_the_doctor_has_a_line_for_each_extra(monkeypatch):
   extras = dict(here=("json", "a"), away=("no_such_module", "b"))
   monkeypatch.setattr(environment, "EXTRAS", extras)
   monkeypatch.delenv("PRM_JAX_DATA", raising=False)
-  lines = environment.doctor().splitlines()
+  lines = prm_jax.Doctor()().splitlines()
   assert "extra here             installed (a)" in lines
   assert (
     "extra away             missing (b): pip install 'prm_jax[away]'" in lines
@@ -170,7 +170,7 @@ def test_the_doctor_survives_a_broken_backend(monkeypatch):
     raise RuntimeError("no backend")
 
   monkeypatch.setattr(environment, "machine", broken)
-  assert "unusable: no backend" in environment.doctor()
+  assert "unusable: no backend" in prm_jax.Doctor()()
 
 
 def test_every_extra_of_the_doctor_is_one_of_the_project():

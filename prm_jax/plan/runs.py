@@ -1,0 +1,87 @@
+"""The update of a training run, as its config describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any
+
+from prm_jax import errors
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
+from prm_jax.models import config as model_config
+from prm_jax.plan import compile as plan_compile
+from prm_jax.runtime import config_files
+from prm_jax.runtime import files
+from prm_jax.training import config as training_config
+from prm_jax.training import program as program_lib
+from prm_jax.training import run_config
+from prm_jax.training import trainable
+
+
+def read(
+  path: files.PathLike,
+  overrides: Sequence[str],
+  vocab_size: int | None = None,
+) -> plan_compile.Update:
+  """Returns the update of the run that a config file describes.
+
+  Args:
+    path: The config file.
+    overrides: Fields with other values, as FIELD=VALUE.
+    vocab_size: The number of token ids; None is as the config says.
+
+  Raises:
+    InputError: It can't be read, or nothing says the vocabulary's size.
+  """
+  given = config_files.read(path)
+  if run_config.names_rl(given):
+    raise errors.InputError(
+      f"{path}: reinforcement learning runs in one process; plan knows the"
+      " programs sft, prm, orm and implicit"
+    )
+  config = run_config.supervised(given, path, overrides)
+  if config.init_from and not vocab_size:
+    start = files.local_path(config.init_from)
+    vocab_size = model_json.read_description(start).model.vocab_size
+  vocab_size = vocab_size or config.tokenizer.vocab_size
+  if not vocab_size:
+    raise errors.InputError(
+      f"{path}: tokenizer.vocab_size=0: give `vocab_size`, or the size there"
+    )
+  types = None
+  if config.init_from:
+    types = saves.types(files.local_path(config.init_from))
+  return update_of(run_config.from_config(config), vocab_size, types)
+
+
+def update_of(
+  run: training_config.TrainConfig,
+  vocab_size: int,
+  types: Mapping[tuple[str, ...], Any] | None = None,
+) -> plan_compile.Update:
+  """Returns the update of a run.
+
+  Args:
+    run: The run.
+    vocab_size: The number of its tokenizer's ids.
+    types: The types of the parameters that it starts from, by their paths, in
+      which it holds what isn't trained; None is float32.
+  """
+  given = dict(types or {})
+  given |= {(trainable.REFERENCE, *path): x for path, x in given.items()}
+
+  def make(model, microbatches):
+    changed = dataclasses.replace(run, microbatches=microbatches)
+    program = training_config.make_program(changed, model)
+    return program_lib.holding(program, given)
+
+  return plan_compile.Update(
+    make,
+    model_config.ModelConfig(vocab_size=vocab_size, **run.model),
+    batch_size=run.packing.batch_size,
+    sequence_length=run.packing.sequence_length,
+    microbatches=run.microbatches,
+    mesh=run.mesh,
+    pairs=run.objective.compares is not None,
+  )
