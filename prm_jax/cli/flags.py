@@ -126,8 +126,12 @@ def add(commands: arguments.Parser, name: str, kind: type[verbs.Verb]) -> None:
     compiles=kind.compiles,
   )
   groups: dict[str, Any] = {"": parser}
-  # What must be given comes first.
-  found = sorted(options(kind).values(), key=lambda x: not x.is_required)
+  parser.set_defaults(verb=kind)
+  # What must be given comes first, and of that words without a flag.
+  found = sorted(
+    options(kind).values(),
+    key=lambda x: (not x.is_required, x.words[0].startswith("--")),
+  )
   # The shortest call; of forty options a line of all says nothing.
   needed = (_needed(x) for x in found if x.is_required)
   parser.usage = " ".join(["%(prog)s", *needed, "[options]"])

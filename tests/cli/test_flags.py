@@ -13,12 +13,23 @@ from prm_jax.inference import sample
 from prm_jax.inference import score
 from prm_jax.runtime import verbs
 
-VERBS = {"sample": sample.Sample, "score": score.Score}
+COMMANDS = command_options.commands()
+VERBS = {
+  name: parser.get_default("verb")
+  for name, parser in COMMANDS.items()
+  if parser.get_default("verb")
+}
+# Two with a policy or a reward model, and a job.
+WITH_MODEL = {"sample": sample.Sample, "score": score.Score}
+
+
+def test_most_commands_are_made_of_verbs():
+  assert len(VERBS) >= 20 and WITH_MODEL.items() <= VERBS.items()
 
 
 @pytest.mark.parametrize("name", VERBS)
 def test_every_option_of_a_verb_is_a_field_and_every_field_an_option(name):
-  parser = command_options.commands()[name]
+  parser = COMMANDS[name]
   shown = {a.dest for a in parser._actions} - {"help", "debug"}
   assert shown == {*flags.options(VERBS[name])}
   places = {
@@ -26,21 +37,24 @@ def test_every_option_of_a_verb_is_a_field_and_every_field_an_option(name):
     for option in flags.options(VERBS[name]).values()
     for place in option.places
   }
+  job = verbs.job_of(VERBS[name])
   assert places == {
     *_leaves(VERBS[name], ("verb",)),
-    *_leaves(verbs.job_of(VERBS[name]), ("job",)),
+    *(_leaves(job, ("job",)) if job else ()),
   }
 
 
 def _leaves(kind, at):
   for field in verbs.fields(kind):
+    if field.metadata.get("is_option") is False:
+      continue
     if field.inner is None:
       yield (*at, field.name)
     else:
       yield from _leaves(field.inner, (*at, field.name))
 
 
-@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("name", WITH_MODEL)
 def test_what_is_given_reaches_its_fields_and_the_rest_has_their_defaults(name):
   needed = {
     x.name: "x" for x in flags.options(VERBS[name]).values() if x.is_required
@@ -56,15 +70,15 @@ def test_what_is_given_reaches_its_fields_and_the_rest_has_their_defaults(name):
 
 @pytest.mark.parametrize("name", VERBS)
 def test_a_help_begins_with_the_shortest_call_and_ends_with_an_example(name):
-  text = command_options.commands()[name].format_help()
+  text = COMMANDS[name].format_help()
   usage, *_, example = text.split("\n\n")
   assert usage.endswith("[options]") and len(usage.splitlines()) == 1
-  words = re.findall(r"--\w+", usage)
-  assert words == [
-    f"--{x.name}" for x in flags.options(VERBS[name]).values() if x.is_required
-  ]
-  given = set(re.findall(r"--(\w+)", example))
-  assert example.startswith("example:") and given >= {w[2:] for w in words}
+  needed = [x for x in flags.options(VERBS[name]).values() if x.is_required]
+  words = [x.words[0] for x in needed if x.words[0].startswith("--")]
+  assert re.findall(r"--\w+", usage) == words
+  assert usage.count("FILE") + usage.count("NAME") == len(needed) - len(words)
+  assert example.startswith(f"example:\n  prm-jax {name}")
+  assert {*re.findall(r"--\w+", example)} >= {*words}
 
 
 @pytest.mark.parametrize(
