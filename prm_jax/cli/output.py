@@ -12,7 +12,7 @@ from typing import Any
 from prm_jax.runtime import files
 from prm_jax.runtime import terminal
 
-# The rate of long work and warnings go to stderr, other log lines to stdout.
+# The rate of long work goes to stderr, all other log lines to stdout.
 _TO_STDERR = "prm_jax.runtime.progress"
 
 
@@ -24,8 +24,7 @@ class _Lines(logging.Handler):
     self._flags = flags
 
   def emit(self, record: logging.LogRecord) -> None:
-    is_message = record.name == _TO_STDERR or record.levelno >= logging.WARNING
-    stream = sys.stderr if is_message else sys.stdout
+    stream = sys.stderr if record.name == _TO_STDERR else sys.stdout
     text = with_flags(str(record.msg), self._flags)
     if record.args:
       text %= record.args

@@ -187,7 +187,10 @@ def _root(of: Any, degree: Any) -> Any:
   if not of:
     return of
   number = _real(of)
-  is_negative = not _context().im(number) and number < 0
+  is_real = not _context().im(number)
+  if is_real:  # a complex number has no order, not even -1 + 0i
+    number = _context().re(number)
+  is_negative = is_real and number < 0
   if is_negative and degree != 2:
     if degree % 2 == 0:
       raise Undefined

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, TYPE_CHECKING
 
 from prm_jax import errors
 from prm_jax.runtime import outputs
+from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def _warn_of_temperature(
   if isinstance(
     template, policy_templates.PolicyTemplate
   ) and policy_templates.lacks_temperature(template, described.sampling):
-    _logger.warning(
+    progress.log(
       f"{folder}: will be sampled at temperature 1, since"
       f" {generation_config.NAME} is missing or names none; give sample, search"
       " and label `temperature`"
@@ -259,7 +260,7 @@ def _verify(
   if compared.ids is not None and compared.ids.agrees:
     _logger.info(f"verified: {compared.ids}")
   elif compared.ids is not None:
-    _logger.warning(f"warning: verify: {compared.ids}")
+    progress.log(f"warning: verify: {compared.ids}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
-import logging
 import pathlib
 from typing import Annotated, Any, TYPE_CHECKING
 
@@ -18,13 +17,12 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.runtime import files
 from prm_jax.runtime import json_text
+from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
 
 if TYPE_CHECKING:
   from prm_jax.inference import remote
   from prm_jax.inference import sampler
-
-_logger = logging.getLogger(__name__)
 
 # What runs in the engine at the same time, if nothing else is asked for.
 SLOTS = 64
@@ -314,13 +312,13 @@ class Policy(verbs.Value):
     if sampling.temperature is not None:
       return found
     if not found.temperature:
-      _logger.warning(
+      progress.log(
         f"{self.source}: is sampled at temperature 0, as its"
         " generation_config.json says, so all samples of a prompt are equal;"
         " give `temperature`"
       )
     elif policy_templates.lacks_temperature(loaded.template, loaded.defaults):
-      _logger.warning(
+      progress.log(
         f"{self.source}: is sampled at temperature {found.temperature:g}, since"
         " its generation_config.json is missing or names none; give"
         " `temperature`"

@@ -98,7 +98,7 @@ class Score(verbs.Verb):
     solutions, left_out = job.input.read(job.shard)
     report.computed(dict(scorer=self.scorer.config.compute_dtype))
     if longer := self.scorer.longer_than_trained(solutions):
-      _logger.warning(
+      progress.log(
         f"{longer} solutions are longer than the"
         f" {self.scorer.encoding.max_tokens} tokens that the model was trained"
         " with; they are scored whole"

@@ -35,7 +35,7 @@ class Update(Protocol):
 
 
 def log(text: str) -> None:
-  """Logs a line of work whose result is another.
+  """Logs a line that isn't of the result: the command line has it on stderr.
 
   Args:
     text: The line.

@@ -326,8 +326,8 @@ def test_a_full_disk_is_one_line_and_the_next_run_goes_on(
   log = journal.path_of(files[1])
   log.write_bytes(log.read_bytes()[:-30])
   assert _run(*command) == 0
-  out, err = capfd.readouterr()
-  assert "cut off an unfinished last line" in err
+  out = capfd.readouterr().out
+  assert "cut off an unfinished last line" in out
   assert files[1].read_bytes() == whole[1].read_bytes()
   assert _said(out) == expected
 

@@ -17,7 +17,7 @@ def test_each_line_is_printed_once_as_it_is_and_later_ones_are_not(capsys):
     LOGGER.warning("b")
     LOGGER.debug("c")
   LOGGER.info("d")
-  assert capsys.readouterr() == ("a: 100 % of {it}\n", "score 1/2\nb\n")
+  assert capsys.readouterr() == ("a: 100 % of {it}\nb\n", "score 1/2\n")
 
 
 def test_other_loggers_stay_as_they_are():

@@ -537,7 +537,7 @@ def test_an_aggregate_that_reads_steps_that_arent_judged_is_warned_of(
   files.write_records(tmp_path / "s.jsonl", records)
   _best_of_n(tmp_path / "in.jsonl", tmp_path / "s.jsonl", aggregate=how)
   said = f"`aggregate={how}` reads steps that the model wasn't trained to judge"
-  printed = capsys.readouterr().err
+  printed = capsys.readouterr().out
   assert (said in printed) == warns
   assert ("in 1 of 2 solutions" in printed) == warns
 

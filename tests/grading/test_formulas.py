@@ -1,6 +1,7 @@
 r"""Laws of formulas: what is built to differ differs, what is built equal is."""
 
 import cmath
+import fractions
 import random
 import time
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 import pytest
 
 from prm_jax.grading import equality
+from prm_jax.grading import formula_values
 from prm_jax.grading import formulas
 from prm_jax.grading import pool
 
@@ -419,3 +421,10 @@ def test_hostile_formulas_take_no_time(piece):
     formulas.same(text, other)
     formulas.same(text[:600], other[:600])
   assert time.process_time() - start < 5
+
+
+def test_a_root_of_a_complex_number_on_the_real_axis_is_the_real_ones():
+  context = formula_values._context()
+  for degree in map(fractions.Fraction, (2, 3)):
+    found = formula_values._root(context.mpc(-8, 0), degree)
+    assert found == formula_values._root(fractions.Fraction(-8), degree)
