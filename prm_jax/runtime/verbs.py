@@ -30,6 +30,7 @@ import functools
 import inspect
 import logging
 import math
+import numbers
 import pathlib
 import re
 import reprlib
@@ -257,6 +258,8 @@ class Field:
     """
     if value is None and (self.is_optional or self.default is None):
       return value
+    if isinstance(value, numbers.Number) and hasattr(value, "item"):
+      value = value.item()  # a number of numpy's
     is_first = isinstance(value, str | pathlib.PurePath)
     if self.inner is not None and self.inner.first_is_whole and is_first:
       return typing.cast(Any, self.inner)(value)

@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 from typing import Literal
 
+import numpy as np
 import pytest
 
 from prm_jax import errors
@@ -57,6 +58,13 @@ def test_a_declaration_is_read_from_type_default_and_docstring():
 def test_the_first_field_of_an_inner_value_may_stand_for_it():
   assert Outer("a").inner == Inner(pathlib.Path("a"))
   assert Outer(Inner("a", 3)).inner.count == 3
+
+
+def test_a_number_of_numpys_is_a_number():
+  seed = Outer("a", seed=np.int64(3)).seed
+  assert seed == 3 and type(seed) is int
+  with pytest.raises(errors.InputError, match="`seed=-1`"):
+    Outer("a", seed=np.int32(-1))
 
 
 @pytest.mark.parametrize(
