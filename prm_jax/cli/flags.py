@@ -207,8 +207,10 @@ class _Once(argparse.Action):
   """Stores the value of an option that may have one of several names."""
 
   def __call__(self, parser, namespace, values, option_string=None):
-    if hasattr(namespace, self.dest):
+    names = {*vars(namespace).get("names_given", ()), option_string}
+    if len(names & {*self.option_strings}) > 1:
       parser.error(f"give one of {', '.join(self.option_strings)}")
+    namespace.names_given = names
     setattr(namespace, self.dest, values)
 
 

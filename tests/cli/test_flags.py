@@ -103,6 +103,8 @@ def test_two_names_of_an_option_are_not_both_given(capsys):
   words = "sample --policy=a --checkpoint=b --input=c --output=d"
   assert main.main(words.split()) == 1
   assert "give one of --policy, --checkpoint" in capsys.readouterr().err
+  words = ["--policy=a", "--input=c", "--output=d", "--policy=b"]
+  assert COMMANDS["sample"].parse(words).policy == "b"
 
 
 def test_what_two_values_have_is_one_option_of_both():
