@@ -191,6 +191,7 @@ class Split(verbs.Verb):
     """
     from prm_jax.data import convert
 
+    solutions = list(solutions)
     _, side_of = convert.divided(
       *(solutions, self.to, self.share, Counter(), "solutions"),
       against=inputs.index(self.against),

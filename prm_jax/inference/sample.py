@@ -84,6 +84,7 @@ class Sample(verbs.Verb):
     Args:
       problems: The problems.
     """
+    problems = list(problems)
     self._policy.check()
     solutions, _ = self._graded(problems, self._rows(problems, None, Counter()))
     return solutions
