@@ -267,44 +267,6 @@ class Parser(argparse.ArgumentParser):
       choices=AGGREGATES,
     )
 
-  def add_sampling(self) -> None:
-    """Adds the options of how a policy samples."""
-    self.add_option(
-      "--temperature",
-      "the temperature of sampling; 0 always takes the most likely token"
-      " (default: what a checkpoint folder's generation_config.json said when it"
-      " was imported, else 1)",
-      type=number,
-    )
-    self.add_natural(
-      "--top_k",
-      "sample only from this many most likely tokens; 0 keeps all tokens"
-      " (default: as that of --temperature, else 0)",
-    )
-    self.add_option(
-      "--top_p",
-      "sample only from the most likely tokens that together have this"
-      " probability, above 0 and at most 1, among those that --top_k keeps; 1"
-      " keeps all tokens (default: as that of --temperature, else 1)",
-      type=number,
-    )
-    self.add_option(
-      "--min_p",
-      "sample only tokens that have at least this share, 0 to 1, of the most"
-      " likely token's probability; 0 keeps all tokens (default: as that of"
-      " --temperature, else 0)",
-      type=number,
-    )
-    self.add_option(
-      "--max_tokens", "the most new tokens in each completion", default=512
-    )
-
-
-def sampling(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns the values of add_sampling's options; None isn't given."""
-  names = ("max_tokens", "temperature", "top_k", "top_p", "min_p")
-  return {name: vars(args)[name] for name in names}
-
 
 def _lazily(
   work: str | Callable[[argparse.Namespace], None], compiles: bool

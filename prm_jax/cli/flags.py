@@ -6,7 +6,7 @@ Over argparse, and not by tyro: see docs/architecture.md.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 import dataclasses
 import textwrap
 from typing import Any
@@ -52,11 +52,11 @@ class Option:
     return tuple(f"--{name}" for name in names)
 
 
-def options(kind: type[verbs.Verb]) -> dict[str, Option]:
-  """Returns the options of a verb by their names.
+def options(kind: type[verbs.Value]) -> dict[str, Option]:
+  """Returns the options of a verb, or of another value, by their names.
 
   Args:
-    kind: The verb's class.
+    kind: The value's class.
   """
   found: dict[str, Option] = {}
   job = verbs.job_of(kind)
@@ -125,7 +125,6 @@ def add(commands: arguments.Parser, name: str, kind: type[verbs.Verb]) -> None:
     is_printed=kind.is_printed,
     compiles=kind.compiles,
   )
-  groups: dict[str, Any] = {"": parser}
   parser.set_defaults(verb=kind)
   # What must be given comes first, and of that words without a flag.
   found = sorted(
@@ -135,10 +134,7 @@ def add(commands: arguments.Parser, name: str, kind: type[verbs.Verb]) -> None:
   # The shortest call; of forty options a line of all says nothing.
   needed = (_needed(x) for x in found if x.is_required)
   parser.usage = " ".join(["%(prog)s", *needed, "[options]"])
-  for option in found:
-    if option.group not in groups:
-      groups[option.group] = parser.add_argument_group(option.group)
-    _add(groups[option.group], option)
+  _add_all(parser, found)
   told = []
   if takes_config(kind):
     parser.set_defaults(overrides=())
@@ -147,6 +143,24 @@ def add(commands: arguments.Parser, name: str, kind: type[verbs.Verb]) -> None:
     told.append(textwrap.indent(f"example:\n{example}", "  ")[2:])
   parser.epilog = "\n\n".join(told)
   parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def add_value(parser: arguments.Parser, kind: type[verbs.Value]) -> None:
+  """Adds the options of a value to the parser of a command that is no verb.
+
+  Args:
+    parser: The parser.
+    kind: The value's class; `value` makes one of what was parsed.
+  """
+  _add_all(parser, options(kind).values())
+
+
+def _add_all(parser: arguments.Parser, found: Iterable[Option]) -> None:
+  groups: dict[str, Any] = {"": parser}
+  for option in found:
+    if option.group not in groups:
+      groups[option.group] = parser.add_argument_group(option.group)
+    _add(groups[option.group], option)
 
 
 def takes_config(kind: Any) -> bool:
@@ -234,11 +248,11 @@ def _parse(field: verbs.Field) -> Callable[[str], Any] | None:
   return parse and arguments.told(parse)
 
 
-def value(kind: type[verbs.Verb], given: Mapping[str, Any]) -> tuple[Any, Any]:
-  """Returns the verb, and its job, that a command line describes.
+def value(kind: type[verbs.Value], given: Mapping[str, Any]) -> tuple[Any, Any]:
+  """Returns the verb, or another value, and its job that a command describes.
 
   Args:
-    kind: The verb's class.
+    kind: The value's class; what is no verb has no job.
     given: The values of the options that were given, by name.
   """
   tree: dict[str, Any] = {"verb": {}, "job": {}}

@@ -23,9 +23,9 @@ from prm_jax.cli import model_arguments
 from prm_jax.cli import models
 from prm_jax.cli import output
 from prm_jax.cli import policies
-from prm_jax.cli import policy_arguments
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import pool
+from prm_jax.inference import policy as policy_lib
 from prm_jax.jobs import journal
 from prm_jax.jobs import shards
 from prm_jax.labelling import active_selection
@@ -73,7 +73,7 @@ def _by_rollouts(
 ) -> dict[str, int]:
   """Runs a labeller that grades rollouts of the policy; returns the work.
 
-  label: of solutions, a Generate, a Verify and the policies.Policy.
+  label: of solutions, a Generate, a Verify and the policy_lib.Writer.
   are_new: see _label; it takes problems, too.
   """
   counts: Counter[str] = Counter()
@@ -85,7 +85,7 @@ def _by_rollouts(
     _check_journal(args, task, claim)
     with policies.policy(args, counts) as model:
 
-      def bind(tell: policies.Tell) -> journal.Label:
+      def bind(tell: policy_lib.Tell) -> journal.Label:
         generate = model.bind(tell)
         return lambda s: label(s, generate, verify, model)
 
@@ -121,7 +121,7 @@ def judge(args: argparse.Namespace) -> None:
       model.log_likelihoods if args.vote == "log_likelihood" else None
     )
 
-    def bind(tell: policies.Tell) -> journal.Label:
+    def bind(tell: policy_lib.Tell) -> journal.Label:
       return functools.partial(
         llm_judge.label,
         generate=model.bind(tell),
@@ -240,9 +240,9 @@ def verifier(
 def _label(
   args: argparse.Namespace,
   task: label_inputs.Task,
-  bind: Callable[[policies.Tell], journal.Label],
+  bind: Callable[[policy_lib.Tell], journal.Label],
   claim: Mapping[str, Any],
-  model: policies.Policy,
+  model: policy_lib.Writer,
   counts: Counter[str],
   *,
   are_new: bool = False,
@@ -262,7 +262,7 @@ def _label(
     output.print_computed(dict(policy=model.compute_dtype))
     total = len(task.solutions) - len(log.ids)
     start = time.perf_counter()
-    compiles = not policy_arguments.is_server(args.policy)
+    compiles = not policies.of(args)[0].is_server
     first = progress.COMPILING if compiles else "starting"
     with progress.showing("label", total, first=first) as update:
       done, cost = 0, _cost(log.work)
@@ -361,7 +361,7 @@ def _report(args, task, labelled, unable, work) -> None:
   rollouts = work.get("rollouts", 0)
   if rollouts and work.get("unended") == rollouts:
     print(
-      f"no rollout ended within --max_tokens={args.max_tokens}: give more, or"
+      f"no rollout ended within --max_tokens={policies.of(args)[1].max_tokens}: give more, or"
       " another policy; these labels say little"
     )
 

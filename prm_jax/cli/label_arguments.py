@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from prm_jax.cli import arguments
+from prm_jax.cli import flags
 from prm_jax.cli import model_arguments
-from prm_jax.cli import policy_arguments
 from prm_jax.grading import pool
+from prm_jax.inference import policy
 from prm_jax.labelling import consensus
 from prm_jax.labelling import llm_judge
 
@@ -52,17 +53,10 @@ def _add_part(kind: arguments.Parser) -> None:
   kind.add_option("--shard", arguments.SHARD, default="0/1", metavar="I/N")
 
 
-def _add_run(kind: arguments.Parser, model: str, prompt: str) -> None:
-  """Adds the policy, how it samples, and the journal.
-
-  Args:
-    kind: The parser.
-    model: What the policy is here.
-    prompt: What {problem} stands for in the text that is sent to a server.
-  """
+def _add_run(kind: arguments.Parser) -> None:
+  """Adds the policy, how it samples, and the journal."""
   _add_part(kind)
-  policy_arguments.add(kind, model, prompt)
-  kind.add_sampling()
+  flags.add_value(kind, policy.Writing)
   kind.add_option(
     "--batch",
     "the most lines of --input that are labelled before they are saved; those"
@@ -93,9 +87,7 @@ def _add_monte_carlo(kinds: arguments.Parser) -> None:
     "label each step with the share of rollouts from it that end in the right"
     " answer",
   )
-  _add_run(
-    kind, "the model that writes rollouts", "the problem; the steps follow"
-  )
+  _add_run(kind)
   _add_answers(kind)
   kind.add_option(
     "--completions",
@@ -147,9 +139,7 @@ def _add_omega_prm(kinds: arguments.Parser) -> None:
     " line without steps is a problem); solutions count as rollouts of their"
     " problem",
   )
-  _add_run(
-    kind, "the model that writes rollouts", "the problem; the steps follow"
-  )
+  _add_run(kind)
   _add_answers(kind)
   kind.add_option(
     "--completions",
@@ -191,7 +181,7 @@ def _add_judge(kinds: arguments.Parser) -> None:
   kind = _add_kind(
     kinds, "judge", "label each step by asking a language model about it"
   )
-  _add_run(kind, "the judge", "the prompt that --template makes")
+  _add_run(kind)
   kind.add_option(
     "--template",
     "the prompt for the judge, and how its answer is read (docs/judge.md)",

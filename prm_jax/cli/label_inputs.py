@@ -12,11 +12,11 @@ import dataclasses
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.cli import policies
 from prm_jax.data import sources
 from prm_jax.data.formats import fields
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import equality
+from prm_jax.inference import policy as policy_lib
 from prm_jax.jobs import journal
 from prm_jax.jobs import shards
 from prm_jax.runtime import files
@@ -79,7 +79,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
   read += given.get("labelled", [])
   written = [args.output]
   if "policy" in given:
-    replies = policies.replies_path(args.output)
+    replies = policy_lib.replies_path(args.output)
     written += [journal.path_of(args.output), replies]
   for path in written:
     outputs.check(dict(output=path), read)

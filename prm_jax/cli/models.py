@@ -1,23 +1,16 @@
-"""Loads the models that a command's options name.
-
-What is computed in another type than the checkpoint names says so in what
-journals depend on. So a run that asks for the checkpoint's own type resumes one
-that asks for none.
-"""
+"""Loads the models that a command's options name."""
 
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
 from prm_jax import errors
-from prm_jax.checkpoints import model_json
 from prm_jax.cli import model_arguments
 from prm_jax.evaluation import scores
 from prm_jax.inference import checkpoint as checkpoint_lib
+from prm_jax.inference import policy as policy_lib
 from prm_jax.inference import sampler
 from prm_jax.inference import score_sources
-from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import files
 
 
@@ -32,56 +25,6 @@ def policy(name: str, how: model_arguments.Models) -> sampler.Sampler:
   return sampler.load(folder, how.step, compute_dtype=how.dtype)
 
 
-def asked(name: str, how: model_arguments.Models) -> dict[str, Any]:
-  """Returns what is known of `depends_on` before the model is loaded.
-
-  Args:
-    name: What the option names; of what is no checkpoint folder nothing is
-      known.
-    how: How it will be loaded.
-  """
-  folder = pathlib.Path(name)
-  if not (folder / model_json.DESCRIPTION).is_file():
-    return {}
-  own = model_json.read_description(folder).model.compute_dtype
-  return dict(compute_dtype=None if how.dtype == own else how.dtype)
-
-
-def depends_on(
-  role: str, name: str, how: model_arguments.Models, loaded: sampler.Sampler
-) -> dict[str, Any]:
-  """Returns what a policy's texts and likelihoods depend on, as plain data.
-
-  Args:
-    role: What the policy is here.
-    name: Its folder.
-    how: How it was loaded.
-    loaded: The policy.
-  """
-  folder = files.local_path(name)
-  known = {k: x for k, x in asked(name, how).items() if x is not None}
-  return {role: model_json.fingerprint(folder, loaded.params)} | known
-
-
-def scorer(
-  folder: files.PathLike, how: model_arguments.Models, layout: str
-) -> scorer_lib.Scorer:
-  """Returns the reward model of a checkpoint folder.
-
-  Args:
-    folder: The folder.
-    how: How it is loaded.
-    layout: See scorer.load.
-  """
-  return scorer_lib.load(
-    folder,
-    how.step,
-    layout,
-    compute_dtype=how.dtype,
-    batch_tokens=how.batch_tokens,
-  )
-
-
 def score(name: str, how: model_arguments.Models) -> score_sources.Loaded:
   """Returns what scores steps under a name, and what its scores depend on.
 
@@ -92,7 +35,7 @@ def score(name: str, how: model_arguments.Models) -> score_sources.Loaded:
   """
   dtype = None
   if is_checkpoint(name):
-    dtype = asked(name, how).get("compute_dtype")
+    dtype = policy_lib.dtype_asked(name, how.dtype).get("compute_dtype")
   return score_sources.load(name, compute_dtype=dtype)
 
 

@@ -29,6 +29,7 @@ from prm_jax.cli import search_arguments
 from prm_jax.data import sources
 from prm_jax.grading import pool
 from prm_jax.inference import cached_scorer
+from prm_jax.inference import policy as policy_lib
 from prm_jax.inference import score_sources
 from prm_jax.jobs import journal
 from prm_jax.jobs import problems as problems_lib
@@ -180,7 +181,7 @@ def _asked(args: argparse.Namespace) -> dict[str, Any]:
     names = {rules.DRAFT: args.draft, rules.TARGET: args.policy}
   return dict(
     policies={k: policies.asked(args, x) for k, x in names.items()},
-    scorer=models_lib.asked(args.scorer, model_arguments.of(args)),
+    scorer=policy_lib.dtype_asked(args.scorer, model_arguments.of(args).dtype),
   ) | ({} if (given := _aggregate(args)) is None else dict(aggregate=given))
 
 
@@ -226,8 +227,8 @@ def _check_outputs(args: argparse.Namespace) -> None:
     args.output,
     journal.path_of(args.output),
     timing_path(args),
-    policies.replies_path(args.output),
-    policies.replies_path(_draft_output(args)),
+    policy_lib.replies_path(args.output),
+    policy_lib.replies_path(_draft_output(args)),
   ):
     outputs.check(dict(output=path), read)
 
@@ -289,7 +290,9 @@ def _verifier(
     latest = dataclasses.replace(model_arguments.of(args), step=None)
     large = models_lib.policy(args.scorer, latest)
     verifier = chunks.of_policy(large, guidance=args.guidance)
-    return verifier, models_lib.depends_on("guide", args.scorer, latest, large)
+    return verifier, policy_lib.depends_on(
+      "guide", args.scorer, latest.dtype, large
+    )
   loaded = models_lib.score(args.scorer, model_arguments.of(args))
   aggregate = _aggregate(args)
   if loaded.scorer is None:

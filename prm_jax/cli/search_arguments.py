@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from prm_jax.cli import arguments
 from prm_jax.cli import flags
-from prm_jax.cli import policy_arguments
 from prm_jax.cli import strategy_arguments
 from prm_jax.evaluation import choose_threshold
 from prm_jax.grading import pool
+from prm_jax.inference import policy
 from prm_jax.reports import compare
 from prm_jax.reports import search_page
 from prm_jax.search import calibrate
@@ -61,13 +61,12 @@ def _add_strategy(search: arguments.Parser, name: str) -> None:
 
 def _add_run(kind: arguments.Parser, name: str) -> None:
   """Adds the models, the problems, the limits and the outputs of a search."""
-  policy_arguments.add(kind, "the model that writes", "the problem")
+  flags.add_value(kind, policy.Writing)
   if name == "chunk_guidance":
     _add_guide(kind)
   else:
     _add_scorer(kind)
   _add_problems(kind)
-  kind.add_sampling()
   if name not in ("best_of_n", "adaptive_best_of_n", "accept_first"):
     _add_steps(kind, are_chunks=name == "chunk_guidance")
   _add_budgets(kind)

@@ -72,12 +72,10 @@ def natural(text: str, *, most: int = checks.MAX_COUNT) -> int:
   return value
 
 
-def count(text: str) -> int:
-  """Returns a whole number of at least 1."""
-  value = whole(text)
+def at_least_one(value: int) -> None:
+  """Refuses what is no number of things that there are."""
   if value < 1:
-    raise ValueError(f"{text!r} isn't 1, 2, 3, ...")
-  return value
+    raise ValueError("expected 1 or more")
 
 
 def seed(text: str) -> int:
@@ -137,7 +135,7 @@ def writable(text: str) -> pathlib.Path:
 
 
 Natural = Annotated[int, natural]
-Count = Annotated[int, count]
+Count = Annotated[int, whole, at_least_one]
 Seed = Annotated[int, seed]
 Step = Annotated[int | Literal["best"] | None, step]
 Positive = Annotated[float, positive]
@@ -218,6 +216,7 @@ class Field:
     hint: Its type, without None if it may be None.
     is_optional: Whether it may be None.
     parse: Returns the value that a text stands for; raises ValueError.
+    check: Raises ValueError for a value out of range; None takes each.
     inner: The dataclass whose fields are options, too; None if it is none.
     default: Its default; dataclasses.MISSING if it must be given.
     text: What the docstring says of it.
@@ -228,6 +227,7 @@ class Field:
   hint: Any
   is_optional: bool
   parse: Callable[[str], Any] | None
+  check: Callable[[Any], None] | None
   inner: type[Value] | None
   default: Any
   text: str
@@ -271,7 +271,10 @@ class Field:
     is_text = isinstance(value, str | int | float)
     if self.parse is not None and self.element is None and is_text:
       try:
-        return self.parse(str(value))
+        parsed = self.parse(str(value))
+        if self.check is not None:
+          self.check(parsed)
+        return parsed
       except ValueError as e:
         raise errors.InputError(f"`{self.name}={value}`: {e}") from None
     is_inner = self.inner is None or isinstance(value, self.inner)
@@ -306,9 +309,10 @@ def _field(field: dataclasses.Field[Any], hint: Any, text: str) -> Field:
   kinds = _members(hint)
   is_optional = type(None) in kinds
   kinds = [x for x in kinds if x is not type(None)]
-  parse = None
+  parse = check = None
   if len(kinds) == 1 and typing.get_origin(kinds[0]) is Annotated:
-    hint, parse, *_ = typing.get_args(kinds[0])
+    hint, parse, *checked = typing.get_args(kinds[0])
+    check = next(iter(checked), None)
     is_optional |= type(None) in _members(hint)
     kinds = [hint]
   inner = next((x for x in kinds if _is_value(x)), None)
@@ -318,7 +322,7 @@ def _field(field: dataclasses.Field[Any], hint: Any, text: str) -> Field:
       _, parse, *_ = typing.get_args(element)
   hint = kinds[0] if len(kinds) == 1 else typing.Union[tuple(kinds)]  # noqa: UP007
   return Field(
-    *(field.name, hint, is_optional, parse, inner, default, text),
+    *(field.name, hint, is_optional, parse, check, inner, default, text),
     field.metadata,
   )
 
@@ -334,7 +338,7 @@ def _is_value(kind: Any) -> bool:
   return isinstance(kind, type) and issubclass(kind, Value)
 
 
-def job_of(kind: type[Verb]) -> type[Value] | None:
+def job_of(kind: type[Value]) -> type[Value] | None:
   """Returns the class of a verb's job, which says on which files it runs."""
   hints = typing.get_type_hints(kind.run) if hasattr(kind, "run") else {}
   return hints.get("job")

@@ -702,7 +702,7 @@ def test_a_missing_or_unfit_checkpoint_is_named(trained, tmp_path, refused):
   refused(["eval", "steps", f"--input={solutions}"], "--checkpoint or --scores")
   refused(
     [*sample, f"--checkpoint={trained / 'policy'}", "--n=0"],
-    "--n: '0' isn't 1, 2, 3",
+    "--n=0: expected 1 or more",
   )
   refused(
     [*sample, f"--checkpoint={trained / 'policy'}", "--temperature=-1"],

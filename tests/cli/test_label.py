@@ -25,6 +25,7 @@ from prm_jax.cli import policies
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import answers
 from prm_jax.grading import pool
+from prm_jax.inference import policy as policy_lib
 from prm_jax.jobs import journal
 from prm_jax.labelling import monte_carlo
 from prm_jax.labelling import omega_prm
@@ -78,7 +79,7 @@ def testbed(monkeypatch):
     @contextlib.contextmanager
     def policy(args, counts):
       depends_on = dict(policy="testbed", seed=args.seed)
-      yield policies.Policy(complete, depends_on)
+      yield policy_lib.Writer(complete, depends_on)
 
     monkeypatch.setattr(policies, "policy", policy)
 

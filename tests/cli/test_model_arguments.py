@@ -1,6 +1,5 @@
 """The options of how models are loaded: each command's models obey them."""
 
-import argparse
 import dataclasses
 import json
 
@@ -11,12 +10,13 @@ import random_models
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
+from prm_jax.cli import flags
 from prm_jax.cli import main
 from prm_jax.cli import model_arguments
 from prm_jax.cli import models
-from prm_jax.cli import policy_arguments
 from prm_jax.data.formats import jsonl
 from prm_jax.inference import engine
+from prm_jax.inference import policy as policy_lib
 from prm_jax.inference import sampler
 from prm_jax.inference import scorer
 from prm_jax.search import chunks
@@ -195,8 +195,9 @@ def test_an_own_type_depends_on_nothing_more_and_another_one_does(folder):
   writes, scores = [], []
   for dtype in (None, "bfloat16", "float32"):
     how = model_arguments.Models(dtype=dtype)
-    loaded = models.policy(policy, how)
-    writes.append(models.depends_on("policy", policy, how, loaded))
+    loaded = policy_lib.Policy(policy, dtype=dtype).load()
+    known = policy_lib.depends_on("policy", policy, dtype, loaded)
+    writes.append(known)
     scores.append(models.score(prm, how).identity)
   for found in (writes, scores):
     assert found[0] == found[1]
@@ -213,7 +214,7 @@ def test_labels_in_another_type_are_refused_like_another_seed(
   ]
   assert main.main(words) == 0
   assert "computed in: policy bfloat16\n" in capsys.readouterr().out
-  monkeypatch.setattr(models, "policy", _never)
+  monkeypatch.setattr(policy_lib.Policy, "load", _never)
   assert main.main([*words, "--dtype=float32"]) == 1
   streams = capsys.readouterr()
   own = (
@@ -284,7 +285,6 @@ def test_a_type_is_for_the_scorer_alone_if_a_server_writes(folder, capsys):
   serve = ["serve", "--checkpoint=math:exp", "--dtype=float32"]
   assert main.main(serve) == 1
   assert "--dtype=float32 is for checkpoints" in capsys.readouterr().err
-  args = argparse.Namespace(
-    policy="http://127.0.0.1:9/v1", model="m", dtype="float32"
-  )
-  policy_arguments.check(args, loads_scorer=True)
+  given = dict(policy="http://127.0.0.1:9/v1", model="m", dtype="float32")
+  writing, _ = flags.value(policy_lib.Writing, given)
+  writing.policy.check(loads_scorer=True)

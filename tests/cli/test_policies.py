@@ -1,6 +1,5 @@
 """`--policy` of `sample` and `label`: its options, and a server as the policy."""
 
-import argparse
 import dataclasses
 import json
 import threading
@@ -11,14 +10,13 @@ import small_config
 import stub_server
 
 from prm_jax import schema
-from prm_jax.cli import flags
+from prm_jax.cli import flags as flags_lib
 from prm_jax.cli import main
 from prm_jax.cli import output
-from prm_jax.cli import policies
-from prm_jax.cli import policy_arguments
 from prm_jax.data import policy_templates
 from prm_jax.data import tokenizer
 from prm_jax.data.formats import jsonl
+from prm_jax.inference import policy as policy_lib
 from prm_jax.inference import remote
 from prm_jax.inference import sample
 from prm_jax.inference import sampler
@@ -89,7 +87,7 @@ def _served(stub, *words):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_setting_of_an_endpoint_is_an_option(command):
   flags = _parser(command).flags()
-  names = {*policy_arguments.SERVER, "policy"}
+  names = {*flags_lib.options(policy_lib.Writing)}
   for kind in (remote.Endpoint, remote.Template):
     for field in dataclasses.fields(kind):
       name = NAMES.get(field.name, field.name)
@@ -106,11 +104,8 @@ def test_an_option_that_is_not_given_is_the_setting_of_the_endpoint(command):
   }
   needed |= {"--policy": url, "--model": "m"}
   args = parser.parse_args([f"{k}={v}" for k, v in needed.items()])
-  if command == "sample":
-    verb, _ = flags.value(sample.Sample, vars(args))
-    endpoint, template = verb.policy.server.endpoint(url)
-  else:
-    endpoint, template = policies.endpoint(args)
+  writing, _ = flags_lib.value(policy_lib.Writing, vars(args))
+  endpoint, template = writing.policy.server.endpoint(url)
   assert endpoint == remote.Endpoint(url, "m")
   assert template == remote.Template()
   shown = parser.format_help()
@@ -121,7 +116,6 @@ def test_an_option_that_is_not_given_is_the_setting_of_the_endpoint(command):
 
 
 def test_all_options_reach_the_endpoint():
-  args = argparse.Namespace(**dict.fromkeys(policy_arguments.SERVER))
   values = dict(
     policy="https://h/v1",
     model="m",
@@ -144,8 +138,8 @@ def test_all_options_reach_the_endpoint():
     segmenter="line",
     stop=["Q:", "END"],
   )
-  vars(args).update(values)
-  endpoint, template = policies.endpoint(args)
+  writing, _ = flags_lib.value(policy_lib.Writing, values)
+  endpoint, template = writing.policy.server.endpoint(values["policy"])
   for kind, found in ((remote.Endpoint, endpoint), (remote.Template, template)):
     plain = kind("http://h/v1", "m") if kind is remote.Endpoint else kind()
     for field in dataclasses.fields(kind):
@@ -317,7 +311,7 @@ def test_a_chat_model_without_a_temperature_is_never_sampled_in_silence(
 ):
   required = ["--input=a", "--output=b", "--policy=chat"]
   args = _parser("sample").parse_args([*required, *words])
-  verb, _ = flags.value(sample.Sample, vars(args))
+  verb, _ = flags_lib.value(sample.Sample, vars(args))
   model = small_config.model(300)
   policy = sampler.Sampler(
     model, {}, tokenizer.Bytes(), template=template, defaults=defaults
