@@ -35,6 +35,7 @@ from prm_jax.runtime import exhausted
 from prm_jax.runtime import outputs
 from prm_jax.runtime import preemption
 from prm_jax.runtime import terminal
+from prm_jax.runtime import verbs
 from prm_jax.serving import serve
 from prm_jax.training import inspection
 
@@ -194,8 +195,7 @@ def _parser() -> arguments.Parser:
     lambda parser: flags_lib.add(parser, "score", score.Score),
     label_arguments.add,
     search_arguments.add,
-    _add_evaluations,
-    _add_data,
+    _add_kinds,
     lambda parser: flags_lib.add(parser, "serve", serve.Serve),
     lambda parser: flags_lib.add(parser, "plan", plan.Plan),
     lambda parser: flags_lib.add(
@@ -207,34 +207,37 @@ def _parser() -> arguments.Parser:
   return parser
 
 
-def _add_evaluations(commands: arguments.Parser) -> None:
-  """Adds `eval` and its kinds."""
-  kinds = commands.add_command("eval", "evaluate a reward model")
-  kinds.add_commands("KIND")
-  for name, kind in dict(
-    best_of_n=evaluate_best_of_n.EvaluateBestOfN,
-    steps=evaluate_steps.EvaluateSteps,
-    processbench=evaluate_processbench.EvaluateProcessBench,
-    prmbench=evaluate_prmbench.EvaluatePRMBench,
-  ).items():
-    flags_lib.add(kinds, name, kind)
+# Commands that have kinds, each of them a verb: what they do, and the kinds.
+_KINDS: dict[str, tuple[str, dict[str, type[verbs.Verb]]]] = dict(
+  eval=(
+    "evaluate a reward model",
+    dict(
+      best_of_n=evaluate_best_of_n.EvaluateBestOfN,
+      steps=evaluate_steps.EvaluateSteps,
+      processbench=evaluate_processbench.EvaluateProcessBench,
+      prmbench=evaluate_prmbench.EvaluatePRMBench,
+    ),
+  ),
+  data=(
+    "show, check, convert, split and build data sets of solutions",
+    dict(
+      inspect=inspection.Inspect,
+      stats=inspection.Stats,
+      build=datasets.Build,
+      convert=datasets.Convert,
+      doctor=inspection.Examine,
+      split=datasets.Split,
+    ),
+  ),
+)
 
 
-def _add_data(parser: arguments.Parser) -> None:
-  """Adds `data` and its kinds."""
-  data = parser.add_command(
-    "data", "show, check, convert, split and build data sets of solutions"
-  )
-  data.add_commands("KIND")
-  for name, verb in dict(
-    inspect=inspection.Inspect,
-    stats=inspection.Stats,
-    build=datasets.Build,
-    convert=datasets.Convert,
-    doctor=inspection.Examine,
-    split=datasets.Split,
-  ).items():
-    flags_lib.add(data, name, verb)
+def _add_kinds(parser: arguments.Parser) -> None:
+  for command, (does, kinds) in _KINDS.items():
+    kind_of = parser.add_command(command, does)
+    kind_of.add_commands("KIND")
+    for name, verb in kinds.items():
+      flags_lib.add(kind_of, name, verb)
 
 
 def _version(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:

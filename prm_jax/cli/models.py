@@ -9,20 +9,8 @@ from prm_jax.cli import model_arguments
 from prm_jax.evaluation import scores
 from prm_jax.inference import checkpoint as checkpoint_lib
 from prm_jax.inference import policy as policy_lib
-from prm_jax.inference import sampler
 from prm_jax.inference import score_sources
 from prm_jax.runtime import files
-
-
-def policy(name: str, how: model_arguments.Models) -> sampler.Sampler:
-  """Returns the policy of a checkpoint folder.
-
-  Args:
-    name: The folder.
-    how: How it is loaded.
-  """
-  folder = files.local_path(name)
-  return sampler.load(folder, how.step, compute_dtype=how.dtype)
 
 
 def score(name: str, how: model_arguments.Models) -> score_sources.Loaded:

@@ -287,12 +287,10 @@ def _verifier(
   """Returns what scores, and what the scores depend on."""
   if args.kind == "chunk_guidance":
     # --step is the small policy's.
-    latest = dataclasses.replace(model_arguments.of(args), step=None)
-    large = models_lib.policy(args.scorer, latest)
+    dtype = model_arguments.of(args).dtype
+    large = policy_lib.Policy(args.scorer, dtype=dtype).load()
     verifier = chunks.of_policy(large, guidance=args.guidance)
-    return verifier, policy_lib.depends_on(
-      "guide", args.scorer, latest.dtype, large
-    )
+    return verifier, policy_lib.depends_on("guide", args.scorer, dtype, large)
   loaded = models_lib.score(args.scorer, model_arguments.of(args))
   aggregate = _aggregate(args)
   if loaded.scorer is None:

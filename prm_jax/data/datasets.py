@@ -122,8 +122,8 @@ class Convert(verbs.Verb):
       controls=job.controls,
       **self._options(),
     )
-    for line in convert.texts(done, source.path, job.output, self.to):
-      _logger.info(line)
+    told = convert.texts(done, source.path, job.output, self.to)
+    verbs.log_text(_logger, "\n".join(told))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,8 +224,8 @@ class Split(verbs.Verb):
       against=inputs.index(self.against),
       skip=self.skip,
     )
-    for line in convert.split_texts(done, job.train, job.test):
-      _logger.info(line)
+    told = convert.split_texts(done, job.train, job.test)
+    verbs.log_text(_logger, "\n".join(told))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -104,8 +104,7 @@ class Job(verbs.Value):
     origin = ", ".join(
       f"{k} {v}" for k, v in results["scored_by"].items() if k != "program"
     )
-    for line in (*table.splitlines(), "", f"scored by: {origin}"):
-      _logger.info(line)
+    verbs.log_text(_logger, f"{table}\n\nscored by: {origin}")
     if self.limit is not None:
       results = results | dict(limit=self.limit)
     run = dict(

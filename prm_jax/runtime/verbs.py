@@ -31,6 +31,7 @@ import inspect
 import logging
 import math
 import numbers
+import os
 import pathlib
 import re
 import reprlib
@@ -262,13 +263,18 @@ class Field:
       value = value.item()  # a number of numpy's
     is_first = isinstance(value, str | pathlib.PurePath)
     if self.inner is not None and self.inner.first_is_whole and is_first:
-      return typing.cast(Any, self.inner)(value)
+      return typing.cast(Any, self.inner)(os.fspath(value))
+    if self.element is not None and isinstance(value, list | tuple):
+      return tuple(map(self._checked_element, value))
     if self.choices and value not in self.choices:
       raise errors.InputError(
         f"`{self.name}={reprlib.repr(value)}`: expected one of"
         f" {', '.join(self.choices)}"
       )
+    is_path = self.parse in (local, output, readable, writable)
     is_text = isinstance(value, str | int | float)
+    if is_path and not isinstance(value, str | os.PathLike):
+      raise self._other_than("a path", value)
     if self.parse is not None and self.element is None and is_text:
       try:
         parsed = self.parse(str(value))
@@ -279,11 +285,25 @@ class Field:
         raise errors.InputError(f"`{self.name}={value}`: {e}") from None
     is_inner = self.inner is None or isinstance(value, self.inner)
     if not is_inner or not checks.is_a(value, self.hint):
-      raise errors.InputError(
-        f"{self.name} must be {checks.type_name(self.hint)}, found"
-        f" {reprlib.repr(value)}"
-      )
+      raise self._other_than(checks.type_name(self.hint), value)
     return value
+
+  def _checked_element(self, value: Any) -> Any:
+    kind = self.element
+    if self.parse is not None:  # the element's
+      kind = typing.get_args(kind)[0]
+      if isinstance(value, str):
+        try:
+          return self.parse(value)
+        except ValueError as e:
+          raise errors.InputError(f"`{self.name}={value}`: {e}") from None
+    if not checks.is_a(value, kind):
+      raise self._other_than(f"{checks.type_name(kind)} each", value)
+    return value
+
+  def _other_than(self, expected: str, value: Any) -> errors.InputError:
+    found = reprlib.repr(value)
+    return errors.InputError(f"{self.name} must be {expected}, found {found}")
 
 
 @functools.cache
@@ -345,14 +365,14 @@ def job_of(kind: type[Value]) -> type[Value] | None:
 
 
 def log_text(logger: logging.Logger, text: str) -> None:
-  """Logs each line of a text.
+  """Logs each line of a text as it is: it may quote anything.
 
   Args:
     logger: The logger of the module that says it.
     text: The text.
   """
   for line in text.split("\n"):
-    logger.info(line)
+    logger.info("%s", line)
 
 
 # --- Docstrings -----------------------------------------------------------------

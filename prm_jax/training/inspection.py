@@ -135,7 +135,7 @@ class Inspect(_Reader):
     """
     solutions, left_out = job.file.read()
     for text in self(solutions):
-      _show(text)
+      verbs.log_text(_logger, text)
     rest = len(solutions) - self.limit
     if rest > 0:
       _logger.info(f"({rest} more solutions; `limit` shows more)")
@@ -175,7 +175,7 @@ class Stats(_Reader):
       job: The file.
     """
     solutions, left_out = job.file.read()
-    _show(self(solutions))
+    verbs.log_text(_logger, self(solutions))
     report.left_out(left_out)
 
 
@@ -289,7 +289,7 @@ class Examine(_Reader):
       text += f"\n\nresults: {job.output}"
     failed = validation.errors(results)
     try:
-      _show(text)
+      verbs.log_text(_logger, text)
     finally:  # Also if nobody reads the text.
       if failed:
         raise errors.InputError(
@@ -308,9 +308,3 @@ def _bytes(
   return tokenizer_lib.Bytes(), encoding.EncodingConfig(
     score_position=score_position, max_tokens=None
   )
-
-
-def _show(text: str) -> None:
-  """Logs a text's lines as they are: they may quote anything."""
-  for line in text.split("\n"):
-    _logger.info("%s", line)

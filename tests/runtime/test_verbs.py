@@ -58,6 +58,19 @@ def test_a_declaration_is_read_from_type_default_and_docstring():
 def test_the_first_field_of_an_inner_value_may_stand_for_it():
   assert Outer("a").inner == Inner(pathlib.Path("a"))
   assert Outer(Inner("a", 3)).inner.count == 3
+  assert Outer(pathlib.Path("a")) == Outer("a")
+
+
+def test_a_list_becomes_a_tuple_that_nobody_can_change():
+  names = ["a"]
+  verb = Outer("a", names=names)
+  names.append("b")
+  assert verb.names == ("a",) and hash(verb) == hash(Outer("a", names=("a",)))
+
+
+def test_a_number_is_no_path():
+  with pytest.raises(errors.InputError, match="folder must be a path"):
+    Inner(3)
 
 
 def test_a_number_of_numpys_is_a_number():
@@ -75,6 +88,8 @@ def test_a_number_of_numpys_is_a_number():
     (dict(seed=2**32), "is more than 4294967295"),
     (dict(seed=1.5), "'1.5' isn't a whole number"),
     (dict(names=3), "names must be"),
+    (dict(names=["a", 3]), "names must be str each, found 3"),
+    (dict(inner=Inner), "inner must be Inner"),
     (dict(inner=7), "inner must be Inner"),
     (dict(inner="gs://x/y"), "remote paths"),
   ],
