@@ -86,7 +86,7 @@ class ChooseThreshold(verbs.Verb):
     outputs.check(dict(output=job.output), [job.input])
     samples = results.read(job.input)
     points = self._curve(samples)
-    # What else than the types is known is in the journal beside the samples.
+    # The journal beside the samples knows more of the models than their types.
     claim = journal.claim_of(job.input, samples, "tree") or {}
     is_known = claim.keys() >= {"policies", "scorer", "aggregate"}
     found = self._threshold(samples, points, claim if is_known else None)

@@ -73,10 +73,10 @@ class EvaluateProcessBench(evaluate.Evaluate):
   ) -> results_lib.Evaluation:
     """Returns ProcessBench's results on subsets.
 
-    One file of scores may hold those of all subsets. The trivial baselines
-    stand beside the model. A sample's prediction and target are first errors;
-    it has the prediction at the tuned threshold too, null if none is tuned
-    because all solutions of the subset have an error, or none has.
+    One file of scores may hold those of all subsets. The results also have the
+    trivial baselines. A sample has the first error that is predicted, and the
+    target; and the prediction at the tuned threshold, which is null if the
+    tuning subset has only wrong or only right solutions.
 
     Args:
       subsets: The solutions of each subset by its name.

@@ -197,7 +197,7 @@ class Import(verbs.Verb):
 def _warn_of_temperature(
   folder: pathlib.Path, described: model_json.Description
 ) -> None:
-  """Says at which temperature a chat model is sampled if nobody says it."""
+  """Says the default temperature of a chat model whose folder names none."""
   from prm_jax.data import encoding
   from prm_jax.data import policy_templates
   from prm_jax.huggingface import generation_config

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 # What runs in the engine at the same time, if nothing else is asked for.
 SLOTS = 64
-# Is told how many completions a call has drawn so far, and if that is known of
-# all how many tokens.
+# Is called with the number of completions that a call has drawn so far, and with
+# the number of their tokens if each of them is known.
 Tell = Callable[..., None]
 # A schema.Generate that tells how far it is.
 Complete = Callable[
@@ -299,8 +299,8 @@ class Policy(verbs.Value):
   ) -> sampler.Sampling:
     """Returns how a folder's policy is sampled, by the options and itself.
 
-    Warns if the folder alone asks for greedy samples, which are all equal, and
-    if nobody says at which temperature a chat model is sampled.
+    Warns if the folder, and not the user, asks for greedy samples: they are all
+    equal. Warns of a chat model for which neither names a temperature.
 
     Args:
       loaded: The policy.
@@ -446,7 +446,7 @@ class Writer:
     """Returns the model as a Generate.
 
     Args:
-      tell: Is told what a call has drawn so far.
+      tell: Is called with what a call has drawn so far.
     """
     return lambda prefixes, n: self.complete(prefixes, n, tell)
 
@@ -483,9 +483,9 @@ def counting(client: remote.Client, counts: Counter[str]) -> Iterator[None]:
 
 
 def replies_path(output: files.PathLike) -> pathlib.Path | None:
-  """Returns the journal of a server's replies, beside the output.
+  """Returns the path of the journal of a server's replies.
 
-  The standard output has none.
+  It is in the folder of the output; the standard output has no journal.
 
   Args:
     output: The output.
@@ -502,8 +502,8 @@ def replies_path(output: files.PathLike) -> pathlib.Path | None:
 def dtype_asked(name: str, dtype: str | None) -> dict[str, Any]:
   """Returns what is known of `depends_on` before a model is loaded.
 
-  What is computed in another type than the checkpoint names says so. So a run
-  that asks for the checkpoint's own type resumes one that asks for none.
+  The type is recorded only if it isn't the checkpoint's own. So a run that asks
+  for its own type resumes one that asks for none.
 
   Args:
     name: The model's folder; of what is none nothing is known.

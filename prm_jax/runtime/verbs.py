@@ -9,11 +9,11 @@ docstring's `Args` is the help. So an option is declared once. A verb is
     def __call__(self, solutions): ...  # on records in memory
     def run(self, job: ScoreJob) -> None: ...  # on files, as the command does
 
-The fields of the job are options of the command, too. A field may be a value of
-fields itself, as a policy is: these are options beside the others, and the
-first of them has the outer field's name (`--policy`). In Python that first one
-may stand for the whole value: `Sample("runs/demo/policy")`. A verb that works on
-no records, as `Serve`, has all options itself, and `run()` takes no job.
+The fields of the job are options of the command, too. A field may hold another
+value, as `policy` holds a `Policy`. The inner fields are options as well; the
+first of them is named like the outer field (`--policy`). In Python this first
+field may be given alone: `Sample("runs/demo/policy")`. A verb without records,
+such as `Serve`, has no job: all its options are its own fields.
 
 What a name and a type don't say of an option is in the field's metadata,
 `dataclasses.field(metadata=dict(...))`: is_positional=True (a word without a
@@ -155,8 +155,8 @@ class Value:
   """A dataclass whose fields are options; its border checks them, once.
 
   Attributes:
-    first_is_whole: Whether the first field, under the name of the field that
-      holds the value, stands for the whole value; else it is one of many.
+    first_is_whole: Whether the first field may be given alone in place of the
+      value, and has the outer field's name as an option.
   """
 
   first_is_whole: ClassVar[bool] = True
