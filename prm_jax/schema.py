@@ -306,6 +306,10 @@ THINKING = "thinking"
 Verify = Callable[[Sequence[Solution]], list[bool | None]]
 
 
+# The tokens of the text of some steps, with what separates them.
+CountTokens = Callable[[Sequence[str]], int]
+
+
 # The final answer that a solution states, None if it states none.
 FindAnswer = Callable[[Solution], str | None]
 

@@ -33,8 +33,6 @@ Tell = Callable[..., None]
 Complete = Callable[
   [Sequence[schema.Solution], int, Tell], list[list[schema.Solution]]
 ]
-# The number of tokens that some steps have in all.
-CountTokens = Callable[[Sequence[str]], int]
 
 
 def _request_option(text: str) -> tuple[str, Any]:
@@ -439,7 +437,7 @@ class Writer:
   complete: Complete
   depends_on: dict[str, Any]
   log_likelihoods: schema.LogLikelihood | None = None
-  count_tokens: CountTokens | None = None
+  count_tokens: schema.CountTokens | None = None
   compute_dtype: str | None = None
 
   def bind(self, tell: Tell) -> schema.Generate:

@@ -31,7 +31,7 @@ def label(
   verify: schema.Verify,
   options: Options,
   *,
-  count_tokens: omega_tree.CountTokens | None = None,
+  count_tokens: schema.CountTokens | None = None,
   find_answer: schema.FindAnswer = answers.of_solution,
   progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[schema.Solution], dict[str, int]]:

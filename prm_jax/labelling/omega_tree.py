@@ -24,7 +24,7 @@ counts in MC(s) and doesn't join.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 import dataclasses
 import functools
 import math
@@ -37,8 +37,6 @@ from prm_jax.labelling.prefix_rollouts import Rollout
 from prm_jax.runtime import checks
 
 Steps = tuple[str, ...]
-# Tokens of the text of some steps, with what separates them.
-CountTokens = Callable[[Sequence[str]], int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +180,7 @@ def exploration(visits: int, all_visits: int, options: Options) -> float:
 def search(
   given: Sequence[Rollout],
   options: Options,
-  count_tokens: CountTokens | None = None,
+  count_tokens: schema.CountTokens | None = None,
 ) -> Search:
   """Yields requests for rollouts, is sent the rollouts, and returns the tree.
 

@@ -3,13 +3,34 @@
 import flat_config
 
 from prm_jax.data import encoding
+from prm_jax.plan import collectives
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import runs
+from prm_jax.plan import topologies
 from prm_jax.training import loop
 from prm_jax.training import optimizer
 
 VOCABULARY = 512
 T = 64
+# What a compiler might find.
+PLAN = plan_compile.Plan(
+  topology="v5e:4x4",
+  mesh=(1, 16, 1),
+  parameters=1,
+  rows=16,
+  sequence_length=T,
+  microbatches=1,
+  remat="full",
+  attention="reference",
+  memory=4 * topologies.GIB,
+  peak=2 * topologies.GIB,
+  arguments=topologies.GIB,
+  hardware_flops=1.5e12,
+  model_flops=1e12,
+  sent=collectives.Sent(
+    {"all-gather": 1}, 3 * topologies.GIB, {"all-gather": 1}
+  ),
+)
 
 
 def update(**changed) -> plan_compile.Update:

@@ -9,8 +9,6 @@ import pytest
 from prm_jax import errors
 from prm_jax.cli import main
 from prm_jax.plan import budgets
-from prm_jax.plan import collectives
-from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import topologies
 from prm_jax.runtime import config_files
 
@@ -21,24 +19,7 @@ BUDGET = budgets.Budget(
   sent_gib=3.0,
   flops_ratio=1.5,
 )
-PLAN = plan_compile.Plan(
-  topology="v5e:4x4",
-  mesh=(1, 16, 1),
-  parameters=1,
-  rows=16,
-  sequence_length=plan_tiny.T,
-  microbatches=1,
-  remat="full",
-  attention="reference",
-  memory=4 * topologies.GIB,
-  peak=2 * topologies.GIB,
-  arguments=topologies.GIB,
-  hardware_flops=1.5e12,
-  model_flops=1e12,
-  sent=collectives.Sent(
-    {"all-gather": 1}, 3 * topologies.GIB, {"all-gather": 1}
-  ),
-)
+PLAN = plan_tiny.PLAN
 
 
 def test_what_is_just_within_a_budget_does_not_exceed_it():

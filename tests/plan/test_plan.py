@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import plan_tiny
 import pytest
 
 import prm_jax
@@ -15,20 +16,8 @@ from prm_jax.runtime import verbs
 
 CONFIG = "experiments/prm800k_qwen2_5_math_7b.py"
 TOPOLOGY = "v5e:4x4"
-NEEDED = plan_compile.Plan(
-  topology=TOPOLOGY,
-  mesh=(1, 16, 1),
-  parameters=1,
-  rows=16,
-  sequence_length=64,
-  microbatches=1,
-  remat="full",
-  attention="reference",
-  memory=4 * topologies.GIB,
-  peak=2 * topologies.GIB,
-  arguments=topologies.GIB,
-  hardware_flops=1.5e12,
-  model_flops=1e12,
+NEEDED = dataclasses.replace(
+  plan_tiny.PLAN,
   sent=collectives.Sent({"all-gather": 1}, 1, {"all-gather": 1}),
 )
 
