@@ -119,18 +119,12 @@ ARE_READ = {
 OUTPUT_TYPES = (verbs.output, verbs.writable, arguments.workdir)
 
 
-def _parse(action):
-  """Returns the function of an option's text, without argparse's errors."""
-  is_path = action.type is arguments.workdir
-  return action.type if is_path else getattr(action.type, "__wrapped__", None)
-
-
 def _written():
   return {
     (name, action.dest)
     for name, parser in command_options.commands().items()
     for action in parser._actions
-    if _parse(action) in OUTPUT_TYPES
+    if command_options.parse_of(action) in OUTPUT_TYPES
   }
 
 
@@ -138,7 +132,7 @@ def test_the_table_has_every_output_of_every_command():
   assert _written() == {*COMMANDS}
   for name, parser in command_options.commands().items():
     for action in parser._actions:
-      if _parse(action) is verbs.local:
+      if command_options.parse_of(action) is verbs.local:
         assert action.dest in ARE_READ, (name, action.option_strings)
 
 

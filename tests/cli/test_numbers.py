@@ -9,10 +9,11 @@ import pytest
 from prm_jax import errors
 from prm_jax.cli import arguments
 from prm_jax.runtime import checks
+from prm_jax.runtime import verbs
 
 NUMBERS = (
-  *(arguments.whole, arguments.natural, arguments.seed),
-  *(arguments.number, arguments.positive),
+  *(verbs.whole, verbs.natural, verbs.seed),
+  *(verbs.number, verbs.positive),
 )
 
 
@@ -21,17 +22,17 @@ OPTIONS = [
   (name, action.option_strings[0])
   for name, parser in COMMANDS.items()
   for action in parser._actions
-  if action.type in NUMBERS
+  if command_options.parse_of(action) in NUMBERS
 ]
 
 
 def test_every_option_with_a_number_is_of_a_kind_that_is_checked():
-  assert len(OPTIONS) > 40
+  assert len(OPTIONS) > 160
   for name, parser in COMMANDS.items():
     for action in parser._actions:
       bare = action.type in (int, float)
       unknown = isinstance(action.default, int | float) and (
-        action.type not in NUMBERS and action.nargs != 0
+        command_options.parse_of(action) not in NUMBERS and action.nargs != 0
       )
       assert not bare and not unknown, (name, action.option_strings)
 
