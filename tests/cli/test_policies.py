@@ -18,7 +18,6 @@ from prm_jax.data import tokenizer
 from prm_jax.data.formats import jsonl
 from prm_jax.inference import policy as policy_lib
 from prm_jax.inference import remote
-from prm_jax.inference import sample
 from prm_jax.inference import sampler
 
 COMMANDS = ("sample", "label monte_carlo", "label omega_prm", "label judge")
@@ -306,18 +305,19 @@ def test_replies_do_not_overwrite_what_is_read(stub, inputs, refused):
     ((), None, {}, None),
   ],
 )
+@pytest.mark.parametrize("command", ["sample", "label monte_carlo"])
 def test_a_chat_model_without_a_temperature_is_never_sampled_in_silence(
-  words, template, defaults, says, capsys
+  command, words, template, defaults, says, capsys
 ):
   required = ["--input=a", "--output=b", "--policy=chat"]
-  args = _parser("sample").parse_args([*required, *words])
-  verb, _ = flags_lib.value(sample.Sample, vars(args))
+  args = _parser(command).parse_args([*required, *words])
+  writing, _ = flags_lib.value(policy_lib.Writing, vars(args))
   model = small_config.model(300)
   policy = sampler.Sampler(
     model, {}, tokenizer.Bytes(), template=template, defaults=defaults
   )
   with output.printing_log({"temperature"}):
-    sampling = verb.policy.sampling_of(policy, verb.sampling)
+    sampling = writing.policy.sampling_of(policy, writing.sampling)
   err = capsys.readouterr().err
   assert sampling.temperature == defaults.get("temperature", 1)
   assert (says is None) == (err == "")
