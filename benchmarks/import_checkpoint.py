@@ -12,7 +12,7 @@ number. benchmarks/README.md says what each one means. Linux only.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 import json
 import pathlib
 import shutil
@@ -30,9 +30,12 @@ import results
 import tokenizers
 
 from prm_jax import huggingface
-from prm_jax.cli import main as cli
 from prm_jax.device_check import timing
+from prm_jax.huggingface import exchange
+from prm_jax.inference import score
+from prm_jax.runtime import compilation_cache
 
+PARTS = ("base", "import", "score")
 _LARGEST = "bytes of the largest stacked parameter"
 
 
@@ -79,19 +82,23 @@ def _solutions(path: pathlib.Path) -> None:
   path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def run_command(words: Sequence[str]) -> None:
-  """Runs a command of ours; prints what this process has taken."""
+def run_part(name: str, folder: pathlib.Path) -> None:
+  """Does what a command of ours does; prints what this process has taken."""
   wall, cpu = time.perf_counter(), time.process_time()
-  if words == ["base"]:
+  compilation_cache.enable()
+  if name == "base":
     jax.block_until_ready(jax.numpy.zeros(8) + 1)
-  elif cli.main(words):
-    sys.exit(1)
+  elif name == "import":
+    exchange.Import(str(folder / "theirs"), folder / "ours").run()
+  else:
+    job = score.ScoreJob(folder / "solutions.jsonl", folder / "scores.jsonl")
+    score.Score(folder / "ours").run(job)
   took = [time.perf_counter() - wall, time.process_time() - cpu]
   print(json.dumps(dict(took=took, peak=load_checkpoint.status("VmHWM"))))
 
 
-def _in_a_process(*words: str) -> dict[str, Any]:
-  command = [sys.executable, __file__, "--child", *words]
+def _in_a_process(name: str, folder: pathlib.Path) -> dict[str, Any]:
+  command = [sys.executable, __file__, "--child", name, str(folder)]
   return json.loads(subprocess.check_output(command).splitlines()[-1])
 
 
@@ -99,21 +106,11 @@ def measure(folder: pathlib.Path, seed: int, rounds: int) -> dict[str, Any]:
   """Returns sizes and costs; the most memory of all rounds."""
   sizes = make_checkpoint(folder / "theirs", seed)
   _solutions(folder / "solutions.jsonl")
-  commands = {
-    "base": ["base"],
-    "import": ["import", f"--from={folder / 'theirs'}"],
-    "score": [
-      *("score", f"--checkpoint={folder / 'ours'}"),
-      f"--input={folder / 'solutions.jsonl'}",
-      f"--output={folder / 'scores.jsonl'}",
-    ],
-  }
-  records: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
+  records: dict[str, list[dict[str, Any]]] = {name: [] for name in PARTS}
   for _ in range(rounds):
     shutil.rmtree(folder / "ours", ignore_errors=True)
-    for name, words in commands.items():
-      more = [f"--to={folder / 'ours'}"] if name == "import" else []
-      records[name].append(_in_a_process(*words, *more))
+    for name in PARTS:
+      records[name].append(_in_a_process(name, folder))
   peak = {name: max(x["peak"] for x in rows) for name, rows in records.items()}
   goal = sizes["bytes"] + 2 * sizes[_LARGEST]
   saved = sum(
@@ -155,7 +152,7 @@ def main() -> None:
   parser.add_argument("--rounds", type=int, default=3)
   parser.add_argument("--seed", type=int, default=0)
   if sys.argv[1:2] == ["--child"]:
-    run_command(sys.argv[2:])
+    run_part(sys.argv[2], pathlib.Path(sys.argv[3]))
     return
   args = parser.parse_args()
   if args.rounds < 1:

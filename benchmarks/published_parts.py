@@ -20,13 +20,13 @@ from typing import Any
 ROWS, TOKENS = 4, 512
 
 
-def encoding(num: str, num_whole: str, *words: str) -> None:
-  """Runs `train` up to its data, and encodes the first of it, in two ways.
+def encoding(num: str, num_whole: str, config: str, workdir: str) -> None:
+  """Trains up to its data, and encodes the first of it, in two ways.
 
   The first `num` solutions in parts that are encoded once, and the first
   `num_whole` as whole texts.
   """
-  from prm_jax.cli import main
+  from prm_jax import trainer
   from prm_jax.data import text_cuts
   from prm_jax.training import batches
 
@@ -45,12 +45,12 @@ def encoding(num: str, num_whole: str, *words: str) -> None:
     _end(parts=parts, whole=rate(int(num_whole)))
 
   batches.encode_rows = timed
-  sys.exit(main.main(words))
+  trainer.Train(config, workdir).run()
 
 
-def start(*words: str) -> None:
-  """Runs `train` up to the moment when its first update would be compiled."""
-  from prm_jax.cli import main
+def start(config: str, workdir: str) -> None:
+  """Trains up to the moment when its first update would be compiled."""
+  from prm_jax import trainer
   from prm_jax.runtime import progress
 
   showing = progress.showing
@@ -61,7 +61,7 @@ def start(*words: str) -> None:
     return showing(what, *args, **kwargs)
 
   progress.showing = ending
-  sys.exit(main.main(words))
+  trainer.Train(config, workdir).run()
 
 
 def _end(**values: float) -> None:

@@ -165,7 +165,7 @@ class Place:
       "  return c\n"
     )
     workdir = tempfile.mkdtemp(dir=self.folder)
-    return ["train", f"--config={config}", f"--workdir={workdir}/run"]
+    return [str(config), f"{workdir}/run"]
 
 
 def encoding(place: Place) -> dict[str, float]:

@@ -22,9 +22,9 @@ import results
 
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
-from prm_jax.cli import demo
 from prm_jax.data import encoding
 from prm_jax.demo import run as demo_run
+from prm_jax.demo import run_config as demo_run_config
 from prm_jax.device_check import timing
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.models import config as model_config
@@ -39,7 +39,7 @@ def make_inputs(
   args: argparse.Namespace,
 ) -> tuple[demo_run.DemoConfig, demo_run.Inputs]:
   """Returns the demo's config, its test problems and its tokenizer."""
-  config = demo.from_config(config_files.load(args.config))
+  config = demo_run_config.from_config(config_files.load(args.config))
   # Only what the tokenizer learns from, and the problems to sample.
   small = dataclasses.replace(
     config,

@@ -25,10 +25,10 @@ import numpy as np
 import results
 
 from prm_jax import errors
-from prm_jax.cli import demo
 from prm_jax.data import sources
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import default_config
+from prm_jax.demo import run_config as demo_run_config
 from prm_jax.runtime import compilation_cache
 from prm_jax.runtime import config_files
 from prm_jax.testbed import arithmetic
@@ -47,7 +47,9 @@ def arguments() -> argparse.ArgumentParser:
 
 def make_checkpoint(folder: pathlib.Path) -> None:
   """Makes a PRM of the demo's shape."""
-  config = demo.from_config(config_files.load(default_config.__file__))
+  config = demo_run_config.from_config(
+    config_files.load(default_config.__file__)
+  )
   run = config.runs["prm"]
   fit = dataclasses.replace(run.fit, steps=1, checkpoint_every=0)
   solutions = solved(200)

@@ -23,8 +23,8 @@ from prm_jax.plan import runs
 from prm_jax.plan import tables as plan_tables
 from prm_jax.plan import topologies
 from prm_jax.reports import plot
-from prm_jax.runtime import config_files
 from prm_jax.runtime import files
+from prm_jax.runtime import verbs
 from prm_jax.training import run_config
 
 CONFIG = "experiments/prm800k_qwen2_5_math_1_5b.py"
@@ -46,7 +46,7 @@ def plan(name: str, overrides: list[str]) -> plan_compile.Plan:
     f"packing.batch_size={topology.size}",
     f"mesh=({topology.size // fsdp}, {fsdp}, 1)",
   ]
-  config = run_config.supervised(config_files.read(CONFIG), CONFIG, fields)
+  config = run_config.supervised(verbs.Config(CONFIG, tuple(fields)))
   return plan_compile.of_update(
     runs.update_of(run_config.from_config(config), config.tokenizer.vocab_size),
     topology,

@@ -28,8 +28,8 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.cli import demo
 from prm_jax.demo import run as demo_run
+from prm_jax.demo import run_config as demo_run_config
 from prm_jax.evaluation import step_metrics
 from prm_jax.inference import scorer
 from prm_jax.runtime import config_files
@@ -102,7 +102,7 @@ def points_of_seed(
   c: ml_collections.ConfigDict, workdir: pathlib.Path, seed: int
 ) -> list[dict[str, Any]]:
   """Returns the measures of one seed's PRMs, one for each of WAYS."""
-  config = demo.from_config(c, seed)
+  config = demo_run_config.from_config(c, seed)
   inputs = demo_run.draw_inputs(config, seed)
   workdir.mkdir(parents=True, exist_ok=True)
   phase = demo_run.Phases(workdir / "seconds.json")

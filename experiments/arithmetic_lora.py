@@ -25,8 +25,8 @@ import jax
 import labelling_testbed as testbed
 import ml_collections
 
-from prm_jax.cli import demo
 from prm_jax.demo import run as demo_run
+from prm_jax.demo import run_config as demo_run_config
 from prm_jax.evaluation import step_metrics
 from prm_jax.inference import scorer
 from prm_jax.models import config as model_config
@@ -98,7 +98,7 @@ def main() -> None:
   outputs.check(dict(output=args.output))
   c = get_config()
   details = environment.describe(c)
-  names = ways(c, demo.from_config(c, 0).runs["prm"])
+  names = ways(c, demo_run_config.from_config(c, 0).runs["prm"])
   for seed in testbed.numbers(args.seeds):
     saved = testbed.read_points(args.output, details["config"])
     done = {p["trained"] for p in saved if p["seed"] == seed}
@@ -147,7 +147,7 @@ def _points(
   todo: Sequence[str],
 ) -> Iterator[dict[str, Any]]:
   """Yields the result of one way to train after another."""
-  config = demo.from_config(c, seed)
+  config = demo_run_config.from_config(c, seed)
   inputs = demo_run.draw_inputs(config, seed)
   workdir.mkdir(parents=True, exist_ok=True)
   phase = demo_run.Phases(workdir / "seconds.json")

@@ -26,9 +26,9 @@ import jax
 import ml_collections
 
 from prm_jax import errors
-from prm_jax.cli import demo
 from prm_jax.demo import comparison
 from prm_jax.demo import run as demo_run
+from prm_jax.demo import run_config as demo_run_config
 from prm_jax.inference import scorer
 from prm_jax.reports import plot
 from prm_jax.runtime import config_files
@@ -157,7 +157,7 @@ def picture(points: Sequence[Mapping[str, Any]]) -> bytes:
 
 def _points_of_seed(c, workdir, seed, todo):
   """Yields one finished point after another."""
-  config = demo.from_config(c, seed)
+  config = demo_run_config.from_config(c, seed)
   inputs = demo_run.draw_inputs(config, seed)
   phase = demo_run.Phases(workdir / "seconds.json")
   base, policy = demo_run.train_policy(config, inputs, workdir, phase)

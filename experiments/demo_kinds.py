@@ -24,11 +24,11 @@ import numpy as np
 
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.cli import demo as cli_demo
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import config as demo_config
 from prm_jax.demo import default_config
 from prm_jax.demo import run as demo_run
+from prm_jax.demo import run_config as demo_run_config
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import environment
@@ -176,7 +176,7 @@ def main() -> None:
     if seed in done:
       continue
     name = str(seed)
-    config = cli_demo.from_config(c, seed)
+    config = demo_run_config.from_config(c, seed)
     points.append(point(config, seed, args.demos / name, args.workdir / name))
     details["command"] = testbed.command_of(points, (), args, parser)
     files.write_json(args.output, dict(points=points, **details))

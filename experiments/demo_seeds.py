@@ -19,6 +19,7 @@ import collections
 from collections.abc import Iterator, Mapping, Sequence
 import itertools
 import json
+import logging
 import pathlib
 import re
 from typing import Any
@@ -27,9 +28,10 @@ import labelling_testbed as testbed
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.cli import main as cli
 from prm_jax.demo import default_config
+from prm_jax.demo import demo
 from prm_jax.reports import demo as demo_report
+from prm_jax.runtime import compilation_cache
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
@@ -273,6 +275,9 @@ def main() -> None:
     return
   outputs.check(dict(output=args.output))
   details = environment.describe(default_config.get_config())
+  compilation_cache.enable()
+  logging.basicConfig(format="%(message)s", force=True)
+  logging.getLogger("prm_jax").setLevel(logging.INFO)
   wanted = testbed.numbers(args.seeds)
   points = [
     p
@@ -282,9 +287,7 @@ def main() -> None:
   for seed in wanted:
     workdir = args.workdir / str(seed)
     if not (workdir / "results.json").exists():
-      code = cli.main(["demo", f"--seed={seed}", f"--workdir={workdir}"])
-      if code:
-        raise SystemExit(code)
+      demo.Demo(workdir, seed).run()
     points = sorted([*points, point(workdir)], key=lambda p: p["seed"])
     details["command"] = testbed.command_of(points, (), args, parser)
     files.write_json(args.output, dict(points=points, **details))

@@ -27,11 +27,11 @@ import objectives_arithmetic
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.cli import demo
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import config as demo_config
 from prm_jax.demo import run as demo_run
+from prm_jax.demo import run_config as demo_run_config
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
@@ -198,7 +198,7 @@ def build(
   c: ml_collections.ConfigDict, workdir: pathlib.Path, seed: int
 ) -> Testbed:
   """Returns a seed's testbed; what its workdir holds isn't trained again."""
-  config = demo.from_config(c, seed)
+  config = demo_run_config.from_config(c, seed)
   inputs = demo_run.draw_inputs(config, seed)
   texts = [x for s in inputs.base[:2_000] for x in (s.problem, *s.steps)]
   inputs = dataclasses.replace(

@@ -29,10 +29,10 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.cli import demo
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import config as demo_config
 from prm_jax.demo import run as demo_run
+from prm_jax.demo import run_config as demo_run_config
 from prm_jax.evaluation import processbench
 from prm_jax.evaluation import step_metrics
 from prm_jax.inference import sampler as sampler_lib
@@ -147,7 +147,7 @@ def _points_of_seed(
   todo: Sequence[str],
 ) -> Iterator[dict[str, Any]]:
   """Yields one objective's measures after another."""
-  config = demo.from_config(c, seed)
+  config = demo_run_config.from_config(c, seed)
   inputs = demo_run.draw_inputs(config, seed)
   phase = demo_run.Phases(workdir / "seconds.json")
   base, policy = demo_run.train_policy(config, inputs, workdir, phase)

@@ -41,6 +41,7 @@ from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
+from prm_jax.runtime import verbs
 from prm_jax.training import config as training_config
 from prm_jax.training import run as training_run
 from prm_jax.training import run_config
@@ -181,9 +182,7 @@ def train_config(
     config.model.update(LORA)
   config.optimizer.peak_lr = run.rate
   config.fit.steps = arm.updates
-  return run_config.from_config(
-    run_config.supervised(config, pathlib.Path(__file__), ())
-  )
+  return run_config.from_config(run_config.supervised(verbs.Config(config)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -25,13 +25,12 @@ import labelling_testbed as testbed
 import rl_rewards
 import rl_testbed
 
-from prm_jax.cli import rl as cli_rl
-from prm_jax.rl import config as rl_config
-from prm_jax.rl import problems as problems_lib
+from prm_jax.rl import run_config as rl_run_config
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
+from prm_jax.runtime import verbs
 
 OUTPUT = pathlib.Path("docs/results/rl_defaults.json")
 WORKDIR = pathlib.Path("runs/rl_defaults")
@@ -57,26 +56,24 @@ LABELS = rl_rewards.LABELS | dict(prm_sum_by_token_outcome="by token, outcome")
 
 def configured(
   demo: pathlib.Path, seed: int, arm: Mapping[str, Any]
-) -> tuple[rl_config.RLConfig, problems_lib.ProblemsConfig]:
+) -> rl_run_config.Run:
   """Returns rl_arithmetic.py with an arm's rewards and credit, on a demo.
 
   The monitor warns only, so that a run's whole course is measured.
   """
   path = pathlib.Path(__file__).parent / "rl_arithmetic.py"
-  c = config_files.filled(
-    config_files.load(path), path, (), cli_rl.form(), cli_rl.prepare
-  )
-  config, problems = cli_rl.from_config(c)
-  return dataclasses.replace(
-    config,
+  run = rl_run_config.from_config(rl_run_config.filled(verbs.Config(path)))
+  config = dataclasses.replace(
+    run.config,
     seed=seed,
     init_from=str(demo / "policy"),
     prm=str(demo / "prm"),
     held_out_prm=str(demo / "prm_mc"),
-    rewards=type(config.rewards)(**arm["rewards"]),
-    credit=type(config.credit)(**arm.get("credit", {})),
-    monitor=dataclasses.replace(config.monitor, action="warn"),
-  ), problems
+    rewards=type(run.config.rewards)(**arm["rewards"]),
+    credit=type(run.config.credit)(**arm.get("credit", {})),
+    monitor=dataclasses.replace(run.config.monitor, action="warn"),
+  )
+  return dataclasses.replace(run, config=config)
 
 
 def table(points: Sequence[Mapping[str, Any]]) -> str:
@@ -143,10 +140,10 @@ def main() -> None:
         continue
       if seed not in ALL_VARIANTS and name not in MONITORED:
         continue
-      config, problems = configured(args.demos / str(seed), seed, ARMS[name])
+      run = configured(args.demos / str(seed), seed, ARMS[name])
       workdir = args.workdir / str(seed) / name
-      cli_rl.train_on(config, problems, workdir)
-      curves = rl_testbed.read_curves(workdir, config.monitor)
+      run.train(workdir)
+      curves = rl_testbed.read_curves(workdir, run.config.monitor)
       testbed.add_point(
         *(args.output, args.workdir),
         dict(seed=seed, name=name, curves=curves),

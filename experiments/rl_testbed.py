@@ -26,7 +26,6 @@ import numpy as np
 from scipy import stats
 
 from prm_jax import voting
-from prm_jax.cli import rl as cli_rl
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import run as demo_run
 from prm_jax.inference import sampler as sampler_lib
@@ -40,6 +39,7 @@ from prm_jax.rl import losses
 from prm_jax.rl import problems as problems_lib
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import rollout
+from prm_jax.rl import run_config as rl_run_config
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import config_files
 from prm_jax.runtime import files
@@ -198,9 +198,9 @@ def train(
   config = configured(models, fields)
   workdir = models.bed.workdir / name
   problems = problems_lib.ProblemsConfig(
-    models.train, models.test, TEST_PROBLEMS, cli_rl.ARITHMETIC
+    models.train, models.test, TEST_PROBLEMS, problems_lib.ARITHMETIC
   )
-  cli_rl.train_on(config, problems, workdir)
+  rl_run_config.Run(config, problems).train(workdir)
   return read_curves(workdir, config.monitor)
 
 

@@ -15,9 +15,9 @@ import jax
 import ml_collections
 
 from prm_jax import schema
-from prm_jax.cli import demo
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import run as demo_run
+from prm_jax.demo import run_config as demo_run_config
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import config_files
 from prm_jax.search import models
@@ -89,7 +89,7 @@ def build(
     seed: The seed.
     prms: The PRMs that are wanted; the others aren't trained.
   """
-  config = demo.from_config(c, seed)
+  config = demo_run_config.from_config(c, seed)
   workdir.mkdir(parents=True, exist_ok=True)
   inputs = demo_run.draw_inputs(config, seed)
   phase = demo_run.Phases(workdir / "seconds.json")

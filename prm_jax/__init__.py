@@ -25,6 +25,7 @@ if TYPE_CHECKING:
   from prm_jax.data.datasets import Split as Split
   from prm_jax.data.formats.jsonl import read_solutions as read_solutions
   from prm_jax.data.formats.jsonl import write_solutions as write_solutions
+  from prm_jax.demo.demo import Demo as Demo
   from prm_jax.device_check.check_device import CheckDevice as CheckDevice
   from prm_jax.errors import InputError as InputError
   from prm_jax.evaluation.choose_threshold import (
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
   from prm_jax.serving.client import AsyncClient as AsyncClient
   from prm_jax.serving.client import Client as Client
   from prm_jax.serving.serve import Serve as Serve
+  from prm_jax.trainer import Train as Train
   from prm_jax.training import losses as losses
   from prm_jax.training.inspection import Examine as Examine
   from prm_jax.training.inspection import Inspect as Inspect
@@ -94,6 +96,7 @@ _HOMES = dict(
   CheckDevice="device_check.check_device",
   ChooseThreshold="evaluation.choose_threshold",
   Compare="reports.compare",
+  Demo="demo.demo",
   Doctor="runtime.doctor",
   CachedScorer="inference.cached_scorer",
   Plan="plan.plan",
@@ -103,6 +106,7 @@ _HOMES = dict(
   Scorer="inference.scorer",
   SearchPage="reports.search_page",
   Serve="serving.serve",
+  Train="trainer",
   advantages="rl.advantages",
   best_of_n="api",
   label="api",

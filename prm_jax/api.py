@@ -5,21 +5,18 @@ Each does the work of a command; their types are those of `schema`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-import copy
+from collections.abc import Iterable, Sequence
 import pathlib
 import tempfile
-from typing import Any
 
 import jax
-import ml_collections
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax import trainer
 from prm_jax import voting
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.data import sources
 from prm_jax.grading import pool
 from prm_jax.huggingface import hub
 from prm_jax.huggingface import import_model
@@ -27,13 +24,10 @@ from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler
 from prm_jax.inference import scorer
 from prm_jax.labelling import monte_carlo
-from prm_jax.runtime import config_files
-from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.runtime import forks
+from prm_jax.runtime import verbs
 from prm_jax.training import programs
-from prm_jax.training import run as training_run
-from prm_jax.training import run_config
 
 
 def load(
@@ -220,23 +214,8 @@ def _generate(
   return lambda prefixes, n: engine.generate(prefixes, n, sampling, key)[0]
 
 
-def _fill_defaults(config: ml_collections.ConfigDict) -> None:
-  """Sets the fields that a config file must name to defaults.
-
-  The fields without a default are `program`, `model`, `packing`, `optimizer`
-  and `fit`.
-  """
-  defaults: dict[str, Any] = dict(seed=0, init_from="", microbatches=1)
-  defaults |= dict(eval_rows=256, aggregate="product", mesh=(-1, 1, 1))
-  for name in ("tokenizer", "encoding", "objective"):
-    defaults[name] = ml_collections.ConfigDict()
-  for name, value in defaults.items():
-    if name not in config:
-      config[name] = value
-
-
 def train(
-  config: files.PathLike | Mapping[str, Any],
+  config: verbs.AnyConfig,
   solutions: Sequence[schema.Solution],
   workdir: files.PathLike,
   *,
@@ -248,10 +227,10 @@ def train(
   A run that was stopped resumes from its last checkpoint in the workdir.
 
   Args:
-    config: The path of a config file, or what its get_config() returns, as a
-      mapping: program (prm, orm, sft or implicit), objective, model, fit, ...
-      `prm-jax train --config=FILE --help` lists all fields. Its `data` isn't
-      read, because `solutions` take its place.
+    config: The path of a config file, what its get_config() returns, or a dict
+      of its fields: program (prm, orm, sft or implicit), objective, model, fit,
+      ... `prm-jax train --config=FILE --help` lists all fields. Its `data`
+      isn't read, because `solutions` take its place.
     solutions: The solutions to train on.
     workdir: The folder in which checkpoints and metrics.jsonl are written.
     evaluation: The solutions to evaluate on; none if it is empty.
@@ -264,58 +243,5 @@ def train(
     InputError: A field of the config is unknown or out of range, the program is
       rl, or the workdir holds a run of another config or of other data.
   """
-  forks.check()
-  workdir = pathlib.Path(workdir)
-  if isinstance(config, Mapping):
-    source = "config"
-    given = ml_collections.ConfigDict(copy.deepcopy(dict(config)))
-  else:
-    source, given = str(config), config_files.read(config)
-  _fill_defaults(given)
-  given.data = ml_collections.ConfigDict(dict(train=()))
-  if run_config.names_rl(given):
-    raise errors.InputError(
-      f"{source}: program='rl' samples its own solutions; run `prm-jax train`"
-    )
-  complete = run_config.supervised(given, source, ())
-  run = run_config.from_config(complete)
-  details = environment.describe(complete)
-  environment.check_workdir(
-    workdir,
-    details["config"],
-    fresh=fresh,
-    may_change=training_run.MAY_CHANGE,
-    may_set=training_run.MAY_SET,
-  )
-  start = files.local_path(complete.init_from) if complete.init_from else None
-  if start is None:
-    tokenizer_config = sources.TokenizerConfig(**complete.tokenizer)
-    tokenizer = sources.make_tokenizer(tokenizer_config, solutions)
-    vocab_size = params = sampling = None
-  else:
-    described = model_json.read_description(start)
-    tokenizer = model_json.read_tokenizer(start, described)
-    vocab_size = described.model.vocab_size
-    params = training_run.read_init(run, start)
-    sampling = training_run.read_sampling(run.kind, start)
-
-  def on_start():
-    files.write_json(workdir / "config.json", details["config"])
-    files.write_json(workdir / "environment.json", details)
-    if start is not None:
-      import_model.pass_origin_on(start, workdir)
-
-  training_run.train(
-    run,
-    solutions,
-    tokenizer,
-    workdir,
-    eval_solutions=evaluation,
-    init_from=params,
-    donate=True,
-    vocab_size=vocab_size,
-    sampling=sampling,
-    fresh=fresh,
-    on_start=on_start,
-  )
-  return load(workdir)
+  verb = trainer.Train(config, workdir, fresh=fresh)
+  return verb(solutions, evaluation)

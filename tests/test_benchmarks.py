@@ -14,10 +14,10 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.cli import demo
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.data import step_automaton
+from prm_jax.demo import run_config as demo_run_config
 from prm_jax.inference import drawing
 from prm_jax.inference import scorer
 from prm_jax.runtime import config_files
@@ -31,7 +31,7 @@ def test_the_sampling_benchmark_samples_as_the_demo_unless_told_otherwise(
   monkeypatch.syspath_prepend(str(FOLDER))
   sample = importlib.import_module("sample")
   monkeypatch.delitem(sys.modules, "sample")
-  config = demo.from_config(config_files.load(sample.CONFIG))
+  config = demo_run_config.from_config(config_files.load(sample.CONFIG))
 
   def found(*words):
     sampling = sample.sampling(sample.arguments().parse_args(words), config)

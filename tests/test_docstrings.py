@@ -28,7 +28,7 @@ PUBLIC = (
   "serving.serve",
   *("runtime.doctor", "device_check.check_device", "search.calibrate"),
   *("evaluation.choose_threshold", "reports.compare", "reports.search_page"),
-  "plan.plan",
+  *("plan.plan", "trainer", "demo.demo"),
   *("integrations.placement", "integrations.scoring", "integrations.credit"),
   "integrations.chats",
   *("integrations.openrlhf", "integrations.prime_rl", "integrations.skyrl"),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import difflib
 import functools
 import gc
 import importlib
 import logging
-import pathlib
 from typing import Any, get_args, NoReturn
 
 from prm_jax import errors
@@ -142,6 +141,10 @@ class Parser(argparse.ArgumentParser):
   def add_commands(self, metavar: str, *, required: bool = True) -> None:
     """Makes this the parser of several commands; see add_command."""
     self._commands = self.add_subparsers(metavar=metavar, required=required)
+
+  def commands(self) -> Mapping[str, Parser]:
+    """Returns the parser of each command that was added."""
+    return self._commands.choices
 
   def add_command(
     self,
@@ -331,13 +334,3 @@ readable = told(verbs.readable)
 writable = told(verbs.writable)
 local = told(verbs.local)
 output = told(verbs.output)
-
-
-def workdir(text: str) -> pathlib.Path | str:
-  """Returns a path on this machine, or the text of one in a bucket."""
-  bucket, _, folder = text.removeprefix("gs://").partition("/")
-  if not text.startswith("gs://"):
-    return local(text)
-  if not bucket or not folder.strip("/"):
-    raise argparse.ArgumentTypeError(f"{text}: give gs://BUCKET/FOLDER")
-  return text.rstrip("/")

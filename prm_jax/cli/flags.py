@@ -264,10 +264,14 @@ def value(kind: type[verbs.Value], given: Mapping[str, Any]) -> tuple[Any, Any]:
       for word in place[:-1]:
         at = at.setdefault(word, {})
       at[place[-1]] = given[name]
-  if takes_config(kind) and "config" in given:
-    tree["verb"]["config"]["overrides"] = given["overrides"]
   job = verbs.job_of(kind)
-  return _made(kind, tree["verb"]), job and _made(job, tree["job"])
+  made = _made(kind, tree["verb"])
+  if overrides := given.get("overrides", ()):
+    if made.config is None:
+      raise errors.InputError(f"`config.{overrides[0]}`: give `config` with it")
+    config = dataclasses.replace(made.config, overrides=overrides)
+    made = dataclasses.replace(made, config=config)
+  return made, job and _made(job, tree["job"])
 
 
 def _made(kind: type, values: Mapping[str, Any]) -> Any:

@@ -14,13 +14,14 @@ import traceback
 from typing import Any
 
 from prm_jax import errors
+from prm_jax import trainer
 from prm_jax.cli import arguments
-from prm_jax.cli import command_arguments
 from prm_jax.cli import flags as flags_lib
 from prm_jax.cli import label_arguments
 from prm_jax.cli import output
 from prm_jax.cli import search_arguments
 from prm_jax.data import datasets
+from prm_jax.demo import demo
 from prm_jax.device_check import check_device
 from prm_jax.evaluation import evaluate_best_of_n
 from prm_jax.evaluation import evaluate_prmbench
@@ -121,14 +122,15 @@ def _run(
   """Parses the command line and runs its command."""
   argv, overrides = _split_overrides(argv)
   if _asks_for_config_help(argv):
-    _print_config(argv, overrides)
+    _print_config(parser, argv, overrides)
     return
   parsed = parser.parse(argv)
-  if overrides and not {"config", "overrides"} & vars(parsed).keys():
-    raise errors.InputError(
-      f"--config.{overrides[0]}: {parsed.command} takes no config"
-    )
-  parsed.overrides = overrides
+  if overrides:
+    if "overrides" not in parsed:
+      raise errors.InputError(
+        f"--config.{overrides[0]}: {parsed.command} takes no config"
+      )
+    parsed.overrides = tuple(overrides)
   printed.carries_result = _prints_result(parsed)
   with output.printing_log(flags), output.records_alone(vars(parsed)):
     try:
@@ -188,7 +190,8 @@ def _parser() -> arguments.Parser:
   parser.set_defaults(command="prm-jax", is_printed=True, refuse=parser.refuse)
   parser.add_commands("COMMAND", required=False)
   for add in (
-    command_arguments.add_training,
+    lambda parser: flags_lib.add(parser, "demo", demo.Demo),
+    lambda parser: flags_lib.add(parser, "train", trainer.Train),
     lambda parser: flags_lib.add(parser, "sample", sample.Sample),
     lambda parser: flags_lib.add(parser, "import", exchange.Import),
     lambda parser: flags_lib.add(parser, "export", exchange.Export),
@@ -259,10 +262,19 @@ def _asks_for_config_help(argv: Sequence[str]) -> bool:
   )
 
 
-def _print_config(argv: list[str], overrides: list[str]) -> None:
-  from prm_jax.cli import config_help
-
+def _print_config(
+  parser: arguments.Parser, argv: list[str], overrides: list[str]
+) -> None:
+  """Prints a config's fields and values, as its command would read them."""
   finder = arguments.Parser(prog="prm-jax", add_help=False, allow_abbrev=False)
   finder.add_argument("--config")
   path = finder.parse_known_args(argv)[0].config
-  config_help.print_config(argv[0], path, overrides)
+  command = parser.commands().get(argv[0])
+  verb = command and command.get_default("verb")
+  fill = getattr(verb, "filled", verbs.Config.filled)
+  config = fill(verbs.Config(path, tuple(overrides)))
+  from prm_jax.runtime import config_files
+
+  print(f"Fields of {path}; override one with --config.FIELD=VALUE:\n")
+  for name, value in config_files.fields(config).items():
+    print(f"  --config.{name}={value}")

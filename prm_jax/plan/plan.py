@@ -15,6 +15,8 @@ from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
 
 if TYPE_CHECKING:
+  import ml_collections
+
   from prm_jax.plan import compile as plan_compile
   from prm_jax.plan import topologies
 
@@ -67,6 +69,23 @@ class Plan(verbs.Verb):
         "plan: give `config=FILE` and `topology=v5e:16x16`, or `check=FILE`"
       )
 
+  @staticmethod
+  def filled(config: verbs.Config) -> ml_collections.ConfigDict:
+    """Completes a config.
+
+    Args:
+      config: The config.
+
+    Returns:
+      All fields of the run that it describes.
+
+    Raises:
+      InputError: It can't be read, or is of a run that isn't planned.
+    """
+    from prm_jax.plan import runs
+
+    return runs.filled(config)
+
   def __call__(self) -> plan_compile.Plan:
     """Compiles the update of `config` for `topology`.
 
@@ -88,7 +107,7 @@ class Plan(verbs.Verb):
     """
     import jax
 
-    config = None if self.config is None else self.config.file
+    config = None if self.config is None else self.config.path
     outputs.check(dict(output=self.output), [config, self.check])
     # Nothing runs here but compilers, also where a chip is at hand.
     jax.config.update("jax_platforms", "cpu")
@@ -113,9 +132,11 @@ class Plan(verbs.Verb):
     from prm_jax.plan import runs
 
     assert self.config is not None
-    mesh = [] if self.mesh is None else [f"mesh={self.mesh}"]
-    overrides = [*self.config.overrides, *mesh]
-    return runs.read(self.config.file, overrides, self.vocab_size)
+    config = self.config
+    if self.mesh is not None:
+      overrides = (*config.overrides, f"mesh={self.mesh}")
+      config = dataclasses.replace(config, overrides=overrides)
+    return runs.read(config, self.vocab_size)
 
   @functools.cached_property
   def _chips(self) -> topologies.Topology:
@@ -165,7 +186,7 @@ class Plan(verbs.Verb):
     bad = 0
     all_budgets = budgets.read(self.check)
     for budget in all_budgets:
-      update = runs.read(budget.config, budget.overrides)
+      update = runs.read(verbs.Config(budget.config, budget.overrides))
       topology = topologies.parse(budget.topology)
       needs = plan_compile.of_update(
         update, topology, topologies.devices(topology)

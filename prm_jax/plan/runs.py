@@ -2,52 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
 from typing import Any
+
+import ml_collections
 
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.models import config as model_config
 from prm_jax.plan import compile as plan_compile
-from prm_jax.runtime import config_files
 from prm_jax.runtime import files
+from prm_jax.runtime import verbs
 from prm_jax.training import config as training_config
 from prm_jax.training import program as program_lib
 from prm_jax.training import run_config
 from prm_jax.training import trainable
 
 
-def read(
-  path: files.PathLike,
-  overrides: Sequence[str],
-  vocab_size: int | None = None,
-) -> plan_compile.Update:
-  """Returns the update of the run that a config file describes.
+def filled(config: verbs.Config) -> ml_collections.ConfigDict:
+  """Returns a run's config, complete and overridden.
 
   Args:
-    path: The config file.
-    overrides: Fields with other values, as FIELD=VALUE.
+    config: The config.
+
+  Raises:
+    InputError: It can't be read, or is of a run that isn't planned.
+  """
+  given = config.read()
+  if run_config.names_rl(given):
+    raise errors.InputError(
+      f"{config.name}: reinforcement learning runs in one process; plan knows"
+      " the programs sft, prm, orm and implicit"
+    )
+  return run_config.supervised(config, given)
+
+
+def read(
+  given: verbs.Config, vocab_size: int | None = None
+) -> plan_compile.Update:
+  """Returns the update of the run that a config describes.
+
+  Args:
+    given: The config.
     vocab_size: The number of token ids; None is as the config says.
 
   Raises:
     InputError: It can't be read, or nothing says the vocabulary's size.
   """
-  given = config_files.read(path)
-  if run_config.names_rl(given):
-    raise errors.InputError(
-      f"{path}: reinforcement learning runs in one process; plan knows the"
-      " programs sft, prm, orm and implicit"
-    )
-  config = run_config.supervised(given, path, overrides)
+  config = filled(given)
   if config.init_from and not vocab_size:
     start = files.local_path(config.init_from)
     vocab_size = model_json.read_description(start).model.vocab_size
   vocab_size = vocab_size or config.tokenizer.vocab_size
   if not vocab_size:
     raise errors.InputError(
-      f"{path}: tokenizer.vocab_size=0: give `vocab_size`, or the size there"
+      f"{given.name}: tokenizer.vocab_size=0: give `vocab_size`, or the size there"
     )
   types = None
   if config.init_from:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 import contextlib
 import dataclasses
 
+import numpy as np
+
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import sources
@@ -16,6 +18,11 @@ from prm_jax.grading import pool
 from prm_jax.inference import score_sources
 from prm_jax.rl import rewards
 from prm_jax.runtime import checks
+from prm_jax.testbed import arithmetic
+
+# The testbed, as a source of problems and as their grader.
+ARITHMETIC = "arithmetic"
+_RENAMED_SOURCE = "dial"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +34,9 @@ class ProblemsConfig:
     evaluation: The source of the held-out problems; see read_problems.
     num_evaluation: The number of held-out problems that each evaluation
       answers, greedily.
-    grader: One of pool.GRADERS, or a function of the user's,
-      FILE.py:FUNCTION or MODULE:FUNCTION; see score_sources.load_verify.
+    grader: One of pool.GRADERS; a function of the user's, FILE.py:FUNCTION or
+      MODULE:FUNCTION (see score_sources.load_verify); or ARITHMETIC, the
+      testbed's verifier, which knows right steps, too.
   """
 
   train: str
@@ -44,22 +52,40 @@ def read_problems(source: str) -> tuple[list[schema.Solution], dict[str, int]]:
   """Returns the problems of a source, as solutions without steps, and counts.
 
   Args:
-    source: problems:FILE, in our own format, or any corpus (FORMAT:FILE), of
-      which the problems of right solutions are taken.
+    source: problems:FILE, in our own format; any corpus (FORMAT:FILE), of which
+      the problems of right solutions are taken; or arithmetic:SPLIT:COUNT,
+      which makes problems of the testbed.
 
   Returns:
     The problems and counts of `distinct`. The count "of wrong solutions" is
     that of a corpus's records whose problem isn't taken.
 
   Raises:
-    InputError: There is no problem.
+    InputError: The source can't be read, or holds no problem.
   """
-  kind, colon, path = source.partition(":")
+  kind, colon, rest = source.partition(":")
+  if kind == _RENAMED_SOURCE:
+    new = f"{ARITHMETIC}:{rest}"
+    raise errors.InputError(f"{source}: is {new} now; write {new}")
+  if kind == ARITHMETIC:
+    return distinct(_drawn(source, rest), source)
   if kind == "problems" and colon:
-    return distinct(jsonl.read_problems(path), source)
+    return distinct(jsonl.read_problems(rest), source)
   skipped: collections.Counter[str] = collections.Counter()
   problems, counts = distinct(_of_right_solutions(source, skipped), source)
   return problems, dict(skipped) | counts
+
+
+def _drawn(source: str, rest: str) -> list[schema.Problem]:
+  """Returns problems of the testbed: `rest` is SPLIT:COUNT."""
+  split, _, count = rest.partition(":")
+  if not count.isdecimal():
+    raise errors.InputError(
+      f"{source}: expected {ARITHMETIC}:SPLIT:COUNT, such as"
+      f" {ARITHMETIC}:train:2000"
+    )
+  random = np.random.default_rng(0)
+  return arithmetic.problems(int(count), split, arithmetic.Task(), random)
 
 
 def _of_right_solutions(
@@ -124,11 +150,18 @@ def check_disjoint(
 
 @contextlib.contextmanager
 def open_verifier(grader: str) -> Iterator[rewards.Verifier]:
-  """Yields a grader as a verifier; its process ends with the context.
+  """Yields what checks answers; a grader's process ends with the context.
 
   Args:
     grader: See ProblemsConfig.
   """
+  if grader == ARITHMETIC:
+    yield rewards.Verifier(
+      verify=arithmetic.verify,
+      find_answer=arithmetic.final_answer,
+      exact=arithmetic.verifier,
+    )
+    return
   if score_sources.is_function(grader):
     verify, identity = score_sources.load_verify(grader)
     yield rewards.Verifier(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
+import copy
 import dataclasses
 import difflib
 import json
@@ -50,6 +51,13 @@ def read(path: files.PathLike) -> ml_collections.ConfigDict:
       f"`config={path}`: no such file; the repository's experiments/ has configs"
     )
   return _run(path)
+
+
+def copied(given: Any) -> ml_collections.ConfigDict:
+  """Returns a copy of a config, which may be a dict of fields."""
+  if isinstance(given, ml_collections.ConfigDict):
+    return given.copy_and_resolve_references().unlock()
+  return ml_collections.ConfigDict(copy.deepcopy(dict(given)))
 
 
 def filled(

@@ -200,7 +200,7 @@ def _refusals(there: epath.Path, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened(
-  workdir: str | pathlib.Path,
+  workdir: str | os.PathLike[str],
 ) -> Iterator[tuple[pathlib.Path, Bucket | None]]:
   """Yields the folder of a workdir's small files, and the bucket it is in.
 

@@ -38,11 +38,14 @@ import reprlib
 import textwrap
 import types
 import typing
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TYPE_CHECKING, TypeVar
 
 from prm_jax import errors
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
+
+if TYPE_CHECKING:
+  import ml_collections
 
 Made = TypeVar("Made")
 # The metadata of a field that is for Python alone.
@@ -125,6 +128,21 @@ def output(text: str) -> pathlib.Path:
   return local(text)
 
 
+def workdir(text: str) -> pathlib.Path | str:
+  """Returns a path on this machine, or the text of one in a bucket."""
+  bucket, _, folder = text.removeprefix("gs://").partition("/")
+  if not text.startswith("gs://"):
+    return local(text)
+  if not bucket or not folder.strip("/"):
+    raise ValueError(f"{text}: give gs://BUCKET/FOLDER")
+  return text.rstrip("/")
+
+
+def config_file(text: str) -> pathlib.Path:
+  """Returns the path of a config file."""
+  return local(text)
+
+
 def readable(text: str) -> str:
   """Returns a file to read; `-` is the standard input."""
   return files.STDIN if text == "-" else text
@@ -140,12 +158,22 @@ Count = Annotated[int, whole, at_least_one]
 Seed = Annotated[int, seed]
 Step = Annotated[int | Literal["best"] | None, step]
 Positive = Annotated[float, positive]
-# A file or folder of this machine; one that is written; what is read, with `-`
-# for the standard input; and what is written, with `-` for the standard output.
+# A file or folder of this machine; one that is written; the folder of a run,
+# which may be in a bucket; what is read, with `-` for the standard input; and
+# what is written, with `-` for the standard output.
 Local = Annotated[files.PathLike, local]
 Output = Annotated[files.PathLike, output]
+Workdir = Annotated[files.PathLike, workdir]
 Input = Annotated[files.PathLike, readable]
 OutputOrStdout = Annotated[files.PathLike, writable]
+_PATHS = (local, output, workdir, readable, writable)
+
+
+@typing.runtime_checkable
+class ConfigFields(typing.Protocol):
+  """What get_config() returns, or a dict of its fields."""
+
+  def items(self) -> Any: ...
 
 
 # --- Values, and what is known of their fields ----------------------------------
@@ -196,7 +224,11 @@ def made(kind: type[Made], given: Any) -> Made:
 
 @dataclasses.dataclass(frozen=True)
 class Config(Value):
-  """A config file, of which some fields have other values.
+  """A config, of which some fields have other values.
+
+  In Python the file may also be what get_config() returns, or a dict of its
+  fields. A verb with a field `config` has a static method `filled`, which
+  returns the whole config of a Config as the verb reads it.
 
   Args:
     file: A config file, a Python file with get_config().
@@ -204,8 +236,60 @@ class Config(Value):
       as --config.FIELD=VALUE.
   """
 
-  file: Local
+  file: Annotated[files.PathLike | ConfigFields, config_file]
   overrides: tuple[str, ...] = dataclasses.field(default=(), metadata=NO_OPTION)
+
+  @property
+  def path(self) -> files.PathLike | None:
+    """The file; None if the fields were given."""
+    return None if isinstance(self.file, ConfigFields) else self.file
+
+  @property
+  def name(self) -> str:
+    """What messages call it."""
+    return "config" if self.path is None else str(self.path)
+
+  def read(self) -> ml_collections.ConfigDict:
+    """Returns a copy of the config as it was written.
+
+    Raises:
+      InputError: The file can't be read.
+    """
+    from prm_jax.runtime import config_files
+
+    if isinstance(self.file, ConfigFields):
+      return config_files.copied(self.file)
+    return config_files.read(self.file)
+
+  def filled(
+    self,
+    expected: Any = None,
+    prepare: Callable[[Any, pathlib.Path], None] | None = None,
+    read: ml_collections.ConfigDict | None = None,
+  ) -> ml_collections.ConfigDict:
+    """Returns the config, completed and with the other values.
+
+    Args:
+      expected: See config_files.filled.
+      prepare: See config_files.filled.
+      read: What `read` returned; None reads it now.
+
+    Raises:
+      InputError: It can't be read, or a field or a value doesn't fit.
+    """
+    from prm_jax.runtime import config_files
+
+    return config_files.filled(
+      self.read() if read is None else read,
+      self.name,
+      self.overrides,
+      expected,
+      prepare,
+    )
+
+
+# As a verb's field; `made` returns the Config.
+AnyConfig = Config | files.PathLike | ConfigFields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,9 +345,11 @@ class Field:
       return value
     if isinstance(value, numbers.Number) and hasattr(value, "item"):
       value = value.item()  # a number of numpy's
-    is_first = isinstance(value, str | pathlib.PurePath)
-    if self.inner is not None and self.inner.first_is_whole and is_first:
-      return typing.cast(Any, self.inner)(os.fspath(value))
+    if self.inner is not None and self.inner.first_is_whole:
+      if isinstance(value, str | pathlib.PurePath):
+        return typing.cast(Any, self.inner)(os.fspath(value))
+      if isinstance(value, ConfigFields):
+        return typing.cast(Any, self.inner)(value)
     if self.element is not None and isinstance(value, list | tuple):
       return tuple(map(self._checked_element, value))
     if self.choices and value not in self.choices:
@@ -271,9 +357,8 @@ class Field:
         f"`{self.name}={reprlib.repr(value)}`: expected one of"
         f" {', '.join(self.choices)}"
       )
-    is_path = self.parse in (local, output, readable, writable)
     is_text = isinstance(value, str | int | float)
-    if is_path and not isinstance(value, str | os.PathLike):
+    if self.parse in _PATHS and not isinstance(value, str | os.PathLike):
       raise self._other_than("a path", value)
     if self.parse is not None and self.element is None and is_text:
       try:

@@ -1,29 +1,138 @@
-"""A run of supervised training, as the fields of a config file describe it."""
+"""A run of supervised training, as the fields of a config describe it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import pathlib
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_collections
+import numpy as np
 
 from prm_jax import errors
+from prm_jax import schema
 from prm_jax.checkpoints import model_json
+from prm_jax.data import encoded_cache
 from prm_jax.data import encoding
 from prm_jax.data import policy_templates
 from prm_jax.data import sources as sources_lib
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import jsonl
 from prm_jax.models import config as model_config
 from prm_jax.runtime import checks
 from prm_jax.runtime import config_files
+from prm_jax.runtime import distributed
 from prm_jax.runtime import files
+from prm_jax.runtime import storage
+from prm_jax.runtime import verbs
 from prm_jax.training import batches
 from prm_jax.training import config as training_config
 from prm_jax.training import loop
 from prm_jax.training import optimizer
 from prm_jax.training import program
 from prm_jax.training import programs
+from prm_jax.training import run as training_run
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+  """A run of a supervised program.
+
+  Args:
+    config: What is trained, and how.
+    data: Its solutions, or where they are.
+    tokenizer: How its tokenizer is made, if it starts from no model.
+    start: The folder of the model that it starts from; None starts from none.
+    name: What messages call its config.
+  """
+
+  config: training_config.TrainConfig
+  data: sources_lib.CorpusConfig | sources_lib.Corpus
+  tokenizer: sources_lib.TokenizerConfig
+  start: pathlib.Path | None
+  name: str
+
+  may_change: ClassVar = training_run.MAY_CHANGE
+  may_set: ClassVar = training_run.MAY_SET
+
+  @property
+  def reads(self) -> list[pathlib.Path | None]:
+    """The files and folders that it reads."""
+    if isinstance(self.data, sources_lib.Corpus):
+      return [self.start]
+    named = (*self.data.train, *self.data.evaluation, *self.data.exclude)
+    return [self.start, *sources_lib.paths_of(named)]
+
+  def train(
+    self,
+    workdir: pathlib.Path,
+    *,
+    fresh: bool,
+    on_start: Callable[[], None],
+    bucket: storage.Bucket | None = None,
+  ) -> None:
+    """Trains a checkpoint folder, or resumes its training.
+
+    Args:
+      workdir: The folder of checkpoints and metrics.
+      fresh: See training.run.train.
+      on_start: See loop.fit.
+      bucket: See loop.fit.
+
+    Raises:
+      InputError: What it reads can't be used, or training.run.train refuses it.
+    """
+    data, tokenizer, vocab_size = distributed.together(self._inputs)
+    params = sampling = None
+    if self.start is not None:
+      params = training_run.read_init(self.config, self.start)
+      sampling = training_run.read_sampling(self.config.kind, self.start)
+
+    def begin():
+      on_start()
+      if data.held_out:
+        # So that `eval` can be run on what the model hasn't seen.
+        jsonl.write_solutions(workdir / "held_out.jsonl", data.held_out)
+
+    is_stored = isinstance(self.data, sources_lib.CorpusConfig)
+    training_run.train(
+      self.config,
+      data.train,
+      tokenizer,
+      workdir,
+      eval_solutions=data.evaluation,
+      sources=_sources(data, data.train_sources, data.weights),
+      eval_sources=_sources(data, data.evaluation_sources),
+      init_from=params,
+      donate=True,
+      vocab_size=vocab_size,
+      sampling=sampling,
+      fresh=fresh,
+      cache=encoded_cache.opened() if is_stored else None,
+      on_start=begin,
+      bucket=bucket,
+    )
+
+  def _inputs(
+    self,
+  ) -> tuple[sources_lib.Corpus, tokenizer_lib.Tokenizer, int | None]:
+    """Returns data, tokenizer, and how many ids the model to start from has."""
+    tokenizer = vocab_size = None
+    if self.start is not None:
+      described = model_json.read_description(self.start)
+      vocab_size = described.model.vocab_size
+      tokenizer = model_json.read_tokenizer(self.start, described)
+    data = self.data
+    if isinstance(data, sources_lib.CorpusConfig):
+      data = sources_lib.load(data)
+      if not data.train:
+        raise errors.InputError(
+          f"{self.name}: data.train: no solution is left to train on"
+        )
+    if tokenizer is None:
+      tokenizer = sources_lib.make_tokenizer(self.tokenizer, data.train)
+    return data, tokenizer, vocab_size
 
 
 def run_form(
@@ -187,14 +296,80 @@ def _complete_model(
 
 
 def supervised(
-  read: ml_collections.ConfigDict,
-  path: files.PathLike,
-  overrides: Sequence[str],
+  config: verbs.Config, read: ml_collections.ConfigDict | None = None
 ) -> ml_collections.ConfigDict:
-  """Returns the config of a run on stored data, complete and overridden."""
-  return config_files.filled(read, path, overrides, form, _complete_model)
+  """Returns the config of a run on stored data, complete and overridden.
+
+  Args:
+    config: The config.
+    read: What config.read() returned; None reads it now.
+  """
+  return config.filled(form, _complete_model, read)
+
+
+def of_records(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Returns a config whose data are given, with defaults for a file's fields.
+
+  Args:
+    config: The config, in which all fields but program, model, packing,
+      optimizer and fit may be missing.
+  """
+  defaults: dict[str, Any] = dict(seed=0, init_from="", microbatches=1)
+  defaults |= dict(eval_rows=256, aggregate="product", mesh=(-1, 1, 1))
+  for name in ("tokenizer", "encoding", "objective"):
+    defaults[name] = ml_collections.ConfigDict()
+  for name, value in defaults.items():
+    if name not in config:
+      config[name] = value
+  config.data = ml_collections.ConfigDict(dict(train=()))
+  return config
 
 
 def names_rl(config: ml_collections.ConfigDict) -> bool:
   kind = programs.KINDS.get(str(config.get("program")))
   return kind is not None and kind.objective is None
+
+
+def run_of(
+  c: ml_collections.ConfigDict,
+  name: str,
+  records: sources_lib.Corpus | None = None,
+) -> Run:
+  """Returns the run that a config's fields describe.
+
+  Args:
+    c: The config, complete.
+    name: What messages call it.
+    records: The solutions; None reads those that the config names.
+  """
+  return Run(
+    config=from_config(c),
+    data=sources_of(c.data) if records is None else records,
+    tokenizer=sources_lib.TokenizerConfig(**c.tokenizer),
+    start=files.local_path(c.init_from) if c.init_from else None,
+    name=name,
+  )
+
+
+def records(
+  train: Sequence[schema.Solution], evaluation: Sequence[schema.Solution]
+) -> sources_lib.Corpus:
+  """Returns solutions in memory as data; they are of one source.
+
+  Args:
+    train: The solutions to train on.
+    evaluation: The solutions to evaluate on.
+  """
+  numbers = (np.zeros(len(part), np.int32) for part in (train, evaluation))
+  return sources_lib.Corpus(train, (), evaluation, ("records",), (), *numbers)
+
+
+def _sources(
+  data: sources_lib.Corpus,
+  numbers: np.ndarray,
+  weights: tuple[float, ...] = (),
+) -> batches.Sources | None:
+  """Returns the sources of a part of the data, if it has several."""
+  if len(weights) > 1 or len(set(numbers.tolist())) > 1:
+    return batches.Sources(data.names, numbers, weights)
+  return None

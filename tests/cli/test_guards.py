@@ -7,7 +7,6 @@ import command_options
 import pytest
 import small_config
 
-from prm_jax.cli import arguments
 from prm_jax.cli import main
 from prm_jax.cli import search_arguments
 from prm_jax.runtime import verbs
@@ -116,7 +115,7 @@ ARE_READ = {
 }
 
 
-OUTPUT_TYPES = (verbs.output, verbs.writable, arguments.workdir)
+OUTPUT_TYPES = (verbs.output, verbs.writable, verbs.workdir)
 
 
 def _written():
@@ -132,7 +131,7 @@ def test_the_table_has_every_output_of_every_command():
   assert _written() == {*COMMANDS}
   for name, parser in command_options.commands().items():
     for action in parser._actions:
-      if command_options.parse_of(action) is verbs.local:
+      if command_options.parse_of(action) in (verbs.local, verbs.config_file):
         assert action.dest in ARE_READ, (name, action.option_strings)
 
 

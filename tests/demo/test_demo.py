@@ -11,12 +11,12 @@ import pytest
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
-from prm_jax.cli import demo
 from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import default_config
 from prm_jax.demo import quick_config
 from prm_jax.demo import run as demo_run
+from prm_jax.demo import run_config as demo_run_config
 from prm_jax.inference import sampler
 from prm_jax.runtime import config_files
 from prm_jax.runtime import progress
@@ -183,7 +183,7 @@ def test_test_and_training_problems_are_disjoint(workdir):
     turns(s.problem) for s in train
   }
   inputs = demo_run.draw_inputs(
-    demo.from_config(config_files.load(CONFIG, TINY)), seed=0
+    demo_run_config.from_config(config_files.load(CONFIG, TINY)), seed=0
   )
   assert inputs.test == test
   seen = {turns(s.problem) for s in (*inputs.base, *inputs.annotated)}
@@ -287,7 +287,7 @@ def test_a_phase_that_goes_on_adds_its_seconds_and_one_begun_anew_does_not(
 
 def test_no_round_of_rollouts_has_the_luck_of_another(monkeypatch):
   """Request 0 of every round would draw the same numbers under one key."""
-  config = demo.from_config(config_files.load(CONFIG, TINY))
+  config = demo_run_config.from_config(config_files.load(CONFIG, TINY))
   inputs = demo_run.draw_inputs(config, 0)
   keys = []
 
@@ -304,7 +304,7 @@ def test_no_round_of_rollouts_has_the_luck_of_another(monkeypatch):
 
 
 def test_the_seed_decides_what_is_drawn():
-  config = demo.from_config(config_files.load(CONFIG, TINY))
+  config = demo_run_config.from_config(config_files.load(CONFIG, TINY))
   first, again, other = (
     demo_run.draw_inputs(config, seed) for seed in (0, 0, 1)
   )
@@ -318,7 +318,7 @@ def test_the_test_problems_are_the_same_whatever_the_training_sizes():
   sizes = ["base_problems=30", "annotated_problems=7", "train_problems=3"]
   one, other = (
     demo_run.draw_inputs(
-      demo.from_config(config_files.load(CONFIG, fields)), seed=0
+      demo_run_config.from_config(config_files.load(CONFIG, fields)), seed=0
     )
     for fields in (TINY, [*TINY, *sizes])
   )
@@ -331,7 +331,7 @@ def test_samples_that_dont_divide_among_the_temperatures_are_refused():
     CONFIG, ["train_samples=5", "train_temperatures=(0.5, 1.5)"]
   )
   with pytest.raises(errors.InputError, match="train_samples=5"):
-    demo.from_config(config)
+    demo_run_config.from_config(config)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_samples_that_dont_divide_among_the_temperatures_are_refused():
 def test_a_demo_that_makes_no_sense_is_refused_in_one_line(override, word):
   config = config_files.load(CONFIG, [override])
   with pytest.raises(errors.InputError, match=word) as e:
-    demo.from_config(config)
+    demo_run_config.from_config(config)
   assert "\n" not in str(e.value)
 
 
@@ -368,7 +368,9 @@ def test_a_demo_that_makes_no_sense_is_refused_in_one_line(override, word):
 )
 def test_a_demo_that_cant_begin_is_refused_before_it_begins(override, word):
   few = ["task.max_turns=3", "task.times=(2,)", "task.shifts=(1,)"]
-  config = demo.from_config(config_files.load(CONFIG, [*TINY, *few, override]))
+  config = demo_run_config.from_config(
+    config_files.load(CONFIG, [*TINY, *few, override])
+  )
   with pytest.raises(errors.InputError, match=word):
     demo_run.check(config, seed=0)
 
@@ -392,8 +394,8 @@ def test_a_demo_writes_nothing_but_what_it_would_clear(workdir):
 
 @pytest.mark.parametrize("config", [default_config, quick_config])
 def test_the_packages_own_configs_have_only_fields_that_are_read(config):
-  loaded = config_files.load(config.__file__, (), demo.form())
-  assert demo.from_config(loaded).runs.keys() == set(demo_run.RUNS)
+  loaded = config_files.load(config.__file__, (), demo_run_config.form())
+  assert demo_run_config.from_config(loaded).runs.keys() == set(demo_run.RUNS)
 
 
 def test_the_experiment_is_the_config_that_an_installed_package_runs():

@@ -23,9 +23,10 @@ import using_prm_jax
 
 import prm_jax
 from prm_jax import schema
+from prm_jax import trainer
 from prm_jax.cli import main
-from prm_jax.cli import train as train_command
 from prm_jax.runtime import config_files
+from prm_jax.runtime import verbs
 from prm_jax.training import run_config
 
 BLOCKS = blocks.of_repository()
@@ -187,7 +188,7 @@ def _check_overrides(args: argparse.Namespace, overrides: list[str]) -> None:
   start = read.get("init_from")
   if start and not pathlib.Path(start).exists():
     read.init_from = "runs/base"
-  train_command.filled(read, path, overrides)
+  trainer.Train.filled(verbs.Config(read, overrides))
 
 
 def check_prm_jax(line: str) -> None:
@@ -315,7 +316,7 @@ def _given() -> dict:
 
 def _check_config(c: ml_collections.ConfigDict) -> None:
   """A block that changes a config leaves one that `prm-jax train` takes."""
-  filled = train_command.filled(c, "page.py", ())
+  filled = trainer.Train.filled(verbs.Config(c))
   run_config.sources_of(filled.data)
 
 

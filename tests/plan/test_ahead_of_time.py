@@ -13,7 +13,7 @@ from prm_jax.models import sharding
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import runs
 from prm_jax.plan import topologies
-from prm_jax.runtime import config_files
+from prm_jax.runtime import verbs
 from prm_jax.training import run_config
 
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
@@ -31,7 +31,7 @@ tpu, cuda = _needs("libtpu"), _needs("jax_cuda12_plugin")
 
 def _run(*overrides):
   fields = ["model.num_layers=2", *overrides]
-  config = run_config.supervised(config_files.read(CONFIG), CONFIG, fields)
+  config = run_config.supervised(verbs.Config(CONFIG, fields))
   return run_config.from_config(config)
 
 

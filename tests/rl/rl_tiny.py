@@ -10,7 +10,6 @@ import numpy as np
 
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.cli import rl as cli_rl
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
@@ -23,6 +22,7 @@ from prm_jax.rl import losses
 from prm_jax.rl import problems as problems_lib
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import rollout as rollout_lib
+from prm_jax.rl import run_config as rl_run_config
 from prm_jax.testbed import arithmetic
 from prm_jax.training import batches
 from prm_jax.training import loop
@@ -147,7 +147,7 @@ def config(
   return rl_config.RLConfig(**known | fields)
 
 
-def train(run, workdir, sources, grader=cli_rl.ARITHMETIC):
+def train(run, workdir, sources, grader=problems_lib.ARITHMETIC):
   """Runs a config on the problems of two sources; returns the last state."""
   given = problems_lib.ProblemsConfig(*sources, 4, grader)
-  return cli_rl.train_on(run, given, workdir)
+  return rl_run_config.Run(run, given).train(workdir)

@@ -19,7 +19,6 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
-from prm_jax.cli import rl as cli_rl
 from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -31,6 +30,7 @@ from prm_jax.rl import experience
 from prm_jax.rl import hacking_monitor
 from prm_jax.rl import problems as problems_lib
 from prm_jax.rl import run as rl_run
+from prm_jax.rl import run_config as rl_run_config
 from prm_jax.rl import samples as samples_lib
 from prm_jax.rl import updates
 from prm_jax.runtime import config_files
@@ -538,7 +538,7 @@ def test_an_old_name_in_a_config_is_refused_by_a_line_with_the_new_one(
 
 
 def test_the_new_names_are_fields_and_values_of_a_config():
-  kinds = cli_rl.GROUPS
+  kinds = rl_run_config.GROUPS
   for new in RENAMED.values():
     field, equals, value = new.partition("=")
     group, name = field.split(".")
@@ -549,10 +549,10 @@ def test_the_new_names_are_fields_and_values_of_a_config():
 
 def test_an_old_source_of_problems_is_refused_by_a_line_with_the_new_one():
   with pytest.raises(errors.InputError, match="is arithmetic:train:9 now"):
-    cli_rl.read_problems("dial:train:9")
+    problems_lib.read_problems("dial:train:9")
   with pytest.raises(errors.InputError, match="expected arithmetic:SPLIT"):
-    cli_rl.read_problems("arithmetic:train")
-  found, counts = cli_rl.read_problems("arithmetic:train:9")
+    problems_lib.read_problems("arithmetic:train")
+  found, counts = problems_lib.read_problems("arithmetic:train:9")
   assert len(found) + counts.get("met before", 0) == 9
 
 
@@ -634,5 +634,5 @@ def test_a_config_that_was_written_out_is_read_as_the_same_run():
   written = dataclasses.asdict(config)
   written["problems"] = dataclasses.asdict(problems)
   written = json.loads(json.dumps(written))
-  read = cli_rl.from_config(ml_collections.ConfigDict(written))
-  assert read == (config, problems)
+  read = rl_run_config.from_config(ml_collections.ConfigDict(written))
+  assert read == rl_run_config.Run(config, problems)

@@ -10,14 +10,16 @@ import ml_collections
 import pytest
 
 from prm_jax import errors
-from prm_jax.cli import demo
-from prm_jax.cli import rl
-from prm_jax.cli import train
+from prm_jax import trainer
 from prm_jax.data import sources as sources_lib
 from prm_jax.demo import default_config
 from prm_jax.demo import run as demo_run
+from prm_jax.demo import run_config as demo_run_config
 from prm_jax.grading import pool
+from prm_jax.rl import problems as problems_lib
+from prm_jax.rl import run_config as rl_run_config
 from prm_jax.runtime import config_files
+from prm_jax.runtime import verbs
 from prm_jax.training import programs
 from prm_jax.training import run_config
 
@@ -311,8 +313,10 @@ def test_a_field_that_the_dataclass_lacks_may_have_a_type_too():
 
 # Each kind of run, and the demo: a config of its own, and its form.
 RUNS = dict.fromkeys(programs.SUPERVISED, ("prm800k_small.py", run_config.form))
-RUNS |= {"rl": ("rl_arithmetic.py", lambda config: rl.form())}
-RUNS |= {"demo": (default_config.__file__, lambda config: demo.form())}
+RUNS |= {"rl": ("rl_arithmetic.py", lambda config: rl_run_config.form())}
+RUNS |= {
+  "demo": (default_config.__file__, lambda config: demo_run_config.form())
+}
 SAMPLES = {int: ("4", 4), float: ("0.5", 0.5), str: ("x", "x")}
 
 
@@ -337,9 +341,11 @@ def _filled(run, overrides, given):
         group = group[part]
       group[leaf] = value
   if run == "demo":
-    filled = config_files.filled(config, path, overrides, demo.form())
+    filled = config_files.filled(
+      config, path, overrides, demo_run_config.form()
+    )
   else:
-    filled = train.filled(config, path, overrides)
+    filled = trainer.Train.filled(verbs.Config(config, overrides))
   return config_files.fields(filled)
 
 
@@ -392,7 +398,7 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
   config = config_files.load(path)
   config_files.resolved(config)
   if "runs" in config:
-    built = demo.from_config(config)
+    built = demo_run_config.from_config(config)
     assert built.runs["base"].program == built.runs["policy"].program == "sft"
     if path.stem == "objectives_arithmetic":
       return
@@ -401,11 +407,10 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
     assert built.runs["orm"].program == "orm"
     return
   if config.program == "rl":
-    read = config_files.read(path)
-    config = config_files.filled(read, path, (), rl.form(), rl.prepare)
-    run, problems = rl.from_config(config)
-    assert run.init_from
-    assert problems.grader in (rl.ARITHMETIC, *pool.GRADERS)
+    config = rl_run_config.filled(verbs.Config(path))
+    run = rl_run_config.from_config(config)
+    assert run.config.init_from
+    assert run.problems.grader in (problems_lib.ARITHMETIC, *pool.GRADERS)
     return
   if "init_from" in config and "d_model" not in config.model:
     # Its model is that of the checkpoint that it starts from.
@@ -422,7 +427,7 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
 
 def test_the_reward_models_of_the_demo_have_the_same_compute():
   config = config_files.load(EXPERIMENTS[0].parent / "arithmetic.py")
-  runs = demo.from_config(config).runs
+  runs = demo_run_config.from_config(config).runs
   for name in ("prm_mc", "orm"):
     for field in ("model", "encoding", "packing"):
       assert getattr(runs[name], field) == getattr(runs["prm"], field)
@@ -431,7 +436,7 @@ def test_the_reward_models_of_the_demo_have_the_same_compute():
 
 def test_all_objectives_are_compared_at_the_same_compute():
   config = config_files.load(EXPERIMENTS[0].parent / "objectives_arithmetic.py")
-  runs = demo.from_config(config).runs
+  runs = demo_run_config.from_config(config).runs
   compared = {k: v for k, v in runs.items() if k not in ("base", "policy")}
   assert {(x.program, x.objective.loss) for x in compared.values()} >= {
     *(("prm", loss) for loss in ("bce", "mse", "pqm", "bradley_terry")),

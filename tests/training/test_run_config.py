@@ -12,6 +12,7 @@ from prm_jax.checkpoints import model_json
 from prm_jax.demo import quick_config
 from prm_jax.models import config as model_config
 from prm_jax.runtime import config_files
+from prm_jax.runtime import verbs
 from prm_jax.training import programs
 from prm_jax.training import run_config
 
@@ -38,14 +39,14 @@ def test_without_model_the_fields_are_those_of_the_model_to_start_from(
   described = types.SimpleNamespace(model=start)
   monkeypatch.setattr(model_json, "read_description", lambda _: described)
   complete = run_config.supervised(
-    _config(tmp_path / "c.py", "start"), "c.py", ()
+    verbs.Config(_config(tmp_path / "c.py", "start"))
   )
   assert {name: complete.model[name] for name in sizes} == sizes
 
 
 def test_without_model_and_init_from_both_are_named(tmp_path):
   with pytest.raises(errors.InputError, match=r"model\.\w+; add .*init_from"):
-    run_config.supervised(_config(tmp_path / "c.py", ""), "c.py", ())
+    run_config.supervised(verbs.Config(_config(tmp_path / "c.py", "")))
 
 
 EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"

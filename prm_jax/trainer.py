@@ -1,0 +1,238 @@
+"""`prm_jax.Train`: trains a policy or a reward model.
+
+It stands above `training/` and `rl/`: it reads a config, and its program says
+which of the two trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import logging
+from typing import Any, TYPE_CHECKING
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.runtime import files
+from prm_jax.runtime import outputs
+from prm_jax.runtime import verbs
+
+if TYPE_CHECKING:
+  import ml_collections
+
+  from prm_jax.inference import sampler as sampler_lib
+  from prm_jax.inference import scorer as scorer_lib
+  from prm_jax.rl import run_config as rl_run_config
+  from prm_jax.training import run_config
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Train(verbs.Verb):
+  """Trains a policy (sft or rl) or a reward model (prm, orm or implicit).
+
+  Args:
+    config: The training run.
+    workdir: The folder for checkpoints and metrics; gs://BUCKET/FOLDER for a
+      bucket (not for rl).
+    resume: Resume from the last checkpoint in --workdir; without it, refuse a
+      folder that holds one.
+    fresh: Delete the run that --workdir holds and start over; the data are
+      encoded again, too.
+
+  Example:
+    prm-jax train --config=experiments/prm800k_small.py --workdir=runs/prm
+  """
+
+  config: verbs.AnyConfig
+  workdir: verbs.Workdir
+  resume: bool = True
+  fresh: bool = False
+
+  @property
+  def _config(self) -> verbs.Config:
+    return verbs.made(verbs.Config, self.config)
+
+  @staticmethod
+  def filled(
+    config: verbs.Config, read: ml_collections.ConfigDict | None = None
+  ) -> ml_collections.ConfigDict:
+    """Completes a config.
+
+    Args:
+      config: The config.
+      read: What config.read() returned; None reads it now.
+
+    Returns:
+      All fields of the run that it describes.
+
+    Raises:
+      InputError: It can't be read, or a field or a value doesn't fit.
+    """
+    from prm_jax.training import run_config
+
+    read = config.read() if read is None else read
+    if not run_config.names_rl(read):
+      return run_config.supervised(config, read)
+    # No other training waits for its sampler, rewards and servers: they take a
+    # tenth of the time of all imports.
+    from prm_jax.rl import run_config as rl_run_config
+
+    return rl_run_config.filled(config, read)
+
+  def __call__(
+    self,
+    solutions: Sequence[schema.Solution],
+    evaluation: Sequence[schema.Solution] = (),
+  ) -> scorer_lib.Scorer | sampler_lib.Sampler:
+    """Trains on solutions, which take the place of the config's `data`.
+
+    The config need not have more than program, model, packing, optimizer and
+    fit.
+
+    Args:
+      solutions: The solutions to train on.
+      evaluation: The solutions to evaluate on; none if it is empty.
+
+    Returns:
+      The trained model: a Scorer, or a Sampler if the program is sft.
+
+    Raises:
+      InputError: A field of the config is unknown or out of range, the program
+        is rl, or the workdir holds a run of another config or of other data.
+    """
+    from prm_jax.inference import sampler as sampler_lib
+    from prm_jax.inference import scorer as scorer_lib
+    from prm_jax.runtime import forks
+    from prm_jax.training import run_config
+
+    forks.check()
+    workdir = files.local_path(str(self.workdir))
+    read = run_config.of_records(self._config.read())
+    if run_config.names_rl(read):
+      raise errors.InputError(
+        f"{self._config.name}: program='rl' samples its own solutions; run"
+        " `prm-jax train`"
+      )
+    config = self.filled(self._config, read)
+    records = run_config.records(solutions, evaluation)
+    run = run_config.run_of(config, self._config.name, records)
+    self._train(config, run)
+    loaded = sampler_lib if run.config.kind.writes else scorer_lib
+    return loaded.load(workdir)
+
+  def run(self) -> None:
+    """Trains on what the config names.
+
+    Raises:
+      InputError: The config or its data can't be used, or the workdir holds
+        another run.
+    """
+    from prm_jax.runtime import compilation_cache
+    from prm_jax.runtime import distributed
+    from prm_jax.training import run_config
+
+    with distributed.joined():
+      if distributed.number() == 1:
+        # Of several processes jax has the first write alone; while it loads a
+        # program the others compile it, and on GPUs wait for its part of that.
+        compilation_cache.enable()
+      read = distributed.together(self._config.read)
+      if run_config.names_rl(read):
+        self._reinforce(read)
+        return
+
+      def make():
+        config = self.filled(self._config, read)
+        return config, run_config.run_of(config, self._config.name)
+
+      self._train(*distributed.together(make))
+      _logger.info("checkpoint: %s", self.workdir)
+
+  def _reinforce(self, read: ml_collections.ConfigDict) -> None:
+    """Trains a policy on what it samples, and writes the report of it."""
+    from prm_jax.reports import html
+    from prm_jax.reports import rl_records
+    from prm_jax.reports import rl_run
+    from prm_jax.rl import run_config as rl_run_config
+    from prm_jax.runtime import distributed
+
+    if distributed.number() > 1:
+      raise errors.InputError(
+        f"{self._config.name}: reinforcement learning runs in one process;"
+        " start one"
+      )
+    workdir = files.local_path(str(self.workdir))
+    page = workdir / "report.html"
+    config = self.filled(self._config, read)
+    # Until the run ends, a page of an earlier end would be of other records.
+    details = self._train(
+      config,
+      rl_run_config.from_config(config),
+      lambda: page.unlink(missing_ok=True),
+    )
+    html.write(page, rl_run.render(*rl_records.read(workdir), details))
+    _logger.info("checkpoint: %s", workdir)
+    _logger.info("report: %s", page)
+
+  def _train(
+    self,
+    config: ml_collections.ConfigDict,
+    run: run_config.Run | rl_run_config.Run,
+    before: Callable[[], None] = lambda: None,
+  ) -> Mapping[str, Any]:
+    """Runs it in the workdir, if that is free for it or has its beginning.
+
+    Args:
+      config: All fields of the run.
+      run: The run.
+      before: Called when nothing can be refused any more, before anything that
+        is there is replaced.
+
+    Returns:
+      What environment.json says.
+    """
+    from prm_jax.huggingface import import_model
+    from prm_jax.runtime import distributed
+    from prm_jax.runtime import environment
+    from prm_jax.runtime import storage
+
+    distributed.together(
+      lambda: outputs.check(
+        dict(workdir=self.workdir),
+        [self._config.path, *run.reads],
+        are_folders=True,
+      )
+    )
+    details = environment.describe(config)
+    # The revision asks git, which not every host may have.
+    versions = {k: v for k, v in details["versions"].items() if k != "revision"}
+    distributed.check_same(dict(details["config"], versions=versions))
+
+    def claim():
+      environment.check_resume(
+        storage.of_saves(workdir, bucket), resume=self.resume, fresh=self.fresh
+      )
+      environment.check_workdir(
+        workdir,
+        details["config"],
+        fresh=self.fresh,
+        may_change=run.may_change,
+        may_set=run.may_set,
+      )
+
+    def begin():
+      before()
+      files.write_json(workdir / "config.json", details["config"])
+      files.write_json(workdir / "environment.json", details)
+      if run.start is not None:
+        import_model.pass_origin_on(run.start, workdir)
+
+    with (
+      storage.opened(self.workdir) as (workdir, bucket),
+      environment.remove_if_refused(workdir),
+    ):
+      distributed.on_first(claim)
+      run.train(workdir, fresh=self.fresh, on_start=begin, bucket=bucket)
+    return details
