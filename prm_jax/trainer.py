@@ -72,14 +72,20 @@ class Train(verbs.Verb):
     """
     from prm_jax.training import run_config
 
-    read = config.read() if read is None else read
-    if not run_config.names_rl(read):
-      return run_config.supervised(config, read)
-    # No other training waits for its sampler, rewards and servers: they take a
-    # tenth of the time of all imports.
-    from prm_jax.rl import run_config as rl_run_config
+    def of(given: Any) -> Any:
+      if not run_config.names_rl(given):
+        return run_config
+      # No other training waits for its sampler, rewards and servers: they take
+      # a tenth of the time of all imports.
+      from prm_jax.rl import run_config as rl_run_config
 
-    return rl_run_config.filled(config, read)
+      return rl_run_config
+
+    return config.filled(
+      lambda given: of(given).form(given),
+      lambda given, path: of(given).prepare(given, path),
+      read,
+    )
 
   def __call__(
     self,
@@ -138,19 +144,17 @@ class Train(verbs.Verb):
         # Of several processes jax has the first write alone; while it loads a
         # program the others compile it, and on GPUs wait for its part of that.
         compilation_cache.enable()
-      read = distributed.together(self._config.read)
-      if run_config.names_rl(read):
-        self._reinforce(read)
+      config = distributed.together(lambda: self.filled(self._config))
+      if run_config.names_rl(config):
+        self._reinforce(config)
         return
-
-      def make():
-        config = self.filled(self._config, read)
-        return config, run_config.run_of(config, self._config.name)
-
-      self._train(*distributed.together(make))
+      run = distributed.together(
+        lambda: run_config.run_of(config, self._config.name)
+      )
+      self._train(config, run)
       _logger.info("checkpoint: %s", self.workdir)
 
-  def _reinforce(self, read: ml_collections.ConfigDict) -> None:
+  def _reinforce(self, config: ml_collections.ConfigDict) -> None:
     """Trains a policy on what it samples, and writes the report of it."""
     from prm_jax.reports import html
     from prm_jax.reports import rl_records
@@ -165,7 +169,6 @@ class Train(verbs.Verb):
       )
     workdir = files.local_path(str(self.workdir))
     page = workdir / "report.html"
-    config = self.filled(self._config, read)
     # Until the run ends, a page of an earlier end would be of other records.
     details = self._train(
       config,

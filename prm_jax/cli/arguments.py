@@ -22,10 +22,6 @@ AGGREGATES = get_args(schema.Aggregate)
 # Names of judge.TEMPLATES: this module loads numpy, and every start would wait
 # for it.
 TEMPLATES = tuple(sorted((*judge_prompts.TEMPLATES, "dial")))
-NEUTRAL = (
-  "what PRM800K's rating 0 becomes: good (label 1), bad (label 0), ignore (no"
-  " label) or three_way (label 0.5)"
-)
 SHARD = (
   "work only on the problems of part I (0 to N - 1) of N, so that N processes"
   " share the work"
@@ -40,13 +36,6 @@ FIELDS = (
   " --config=FILE --help lists the fields and their values."
 )
 FORMATS = "docs/data.md lists the formats, such as jsonl and prm800k"
-# What data.segmenters.parse takes, in words: it isn't imported here, because it
-# loads numpy.
-SEGMENTERS = (
-  "paragraph (steps have blank lines between them), line, sentence, numbered"
-  " (a step begins with a number at a line's beginning), markers (a step begins"
-  " with a sentence such as 'Wait, ...') or tokens:NUMBER (docs/segmenters.md)"
-)
 GRADERS = (
   "what compares an answer with the right one: exact rules (rules),"
   " Math-Verify (math_verify), PRM800K's rules (prm800k), or Math-Verify with"

@@ -13,6 +13,7 @@ from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.models import config as model_config
 from prm_jax.plan import compile as plan_compile
+from prm_jax.runtime import config_files
 from prm_jax.runtime import files
 from prm_jax.runtime import verbs
 from prm_jax.training import config as training_config
@@ -30,13 +31,16 @@ def filled(config: verbs.Config) -> ml_collections.ConfigDict:
   Raises:
     InputError: It can't be read, or is of a run that isn't planned.
   """
-  given = config.read()
-  if run_config.names_rl(given):
-    raise errors.InputError(
-      f"{config.name}: reinforcement learning runs in one process; plan knows"
-      " the programs sft, prm, orm and implicit"
-    )
-  return run_config.supervised(config, given)
+
+  def form(given: ml_collections.ConfigDict) -> config_files.Form:
+    if run_config.names_rl(given):
+      raise errors.InputError(
+        f"{config.name}: reinforcement learning runs in one process; plan knows"
+        " the programs sft, prm, orm and implicit"
+      )
+    return run_config.form(given)
+
+  return config.filled(form, run_config.prepare)
 
 
 def read(

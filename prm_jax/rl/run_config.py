@@ -119,8 +119,9 @@ class Run:
       )
 
 
-def form() -> config_files.Form:
+def form(given: ml_collections.ConfigDict) -> config_files.Form:
   """Returns the form of a config of reinforcement learning."""
+  del given  # it depends on nothing
   # Any field of the policy's model may be given, and none must.
   model = config_files.form(model_config.ModelConfig, without=["vocab_size"])
   groups = {name: config_files.form(kind) for name, kind in GROUPS.items()}
@@ -133,7 +134,7 @@ def form() -> config_files.Form:
   )
 
 
-def _prepare(config: Any, path: files.PathLike) -> None:
+def prepare(config: Any, path: files.PathLike) -> None:
   """Sets optimizers that the config leaves out to the policy's."""
   del path
   for name in _LIKE_THE_POLICYS:
@@ -143,16 +144,9 @@ def _prepare(config: Any, path: files.PathLike) -> None:
     config.model = ml_collections.ConfigDict()
 
 
-def filled(
-  config: verbs.Config, read: ml_collections.ConfigDict | None = None
-) -> ml_collections.ConfigDict:
-  """Returns a config of reinforcement learning, complete and overridden.
-
-  Args:
-    config: The config.
-    read: What config.read() returned; None reads it now.
-  """
-  return config.filled(form(), _prepare, read)
+def filled(config: verbs.Config) -> ml_collections.ConfigDict:
+  """Returns a config of reinforcement learning, complete and overridden."""
+  return config.filled(form, prepare)
 
 
 def from_config(c: ml_collections.ConfigDict) -> Run:

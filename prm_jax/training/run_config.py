@@ -264,9 +264,7 @@ def sources_of(c: ml_collections.ConfigDict) -> sources_lib.CorpusConfig:
   return sources_lib.CorpusConfig(**plain)
 
 
-def _complete_model(
-  config: ml_collections.ConfigDict, path: pathlib.Path
-) -> None:
+def prepare(config: ml_collections.ConfigDict, path: files.PathLike) -> None:
   """Sets the model's fields that are left out to those of init_from's model.
 
   Raises:
@@ -295,16 +293,9 @@ def _complete_model(
   config_files.complete(config.model, form)
 
 
-def supervised(
-  config: verbs.Config, read: ml_collections.ConfigDict | None = None
-) -> ml_collections.ConfigDict:
-  """Returns the config of a run on stored data, complete and overridden.
-
-  Args:
-    config: The config.
-    read: What config.read() returned; None reads it now.
-  """
-  return config.filled(form, _complete_model, read)
+def supervised(config: verbs.Config) -> ml_collections.ConfigDict:
+  """Returns the config of a run on stored data, complete and overridden."""
+  return config.filled(form, prepare)
 
 
 def of_records(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:

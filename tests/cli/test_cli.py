@@ -822,7 +822,7 @@ def test_debug_shows_where_an_error_comes_from(tmp_path):
 
 def test_help_with_a_config_lists_its_fields_and_values(tmp_path, capsys):
   config = _write_config(tmp_path / "c.py", "x.jsonl")
-  for command in (["train"], []):
+  for command in (["train"], ["plan"], ["score"], []):
     asks = [
       *command,
       f"--config={config}",
@@ -834,6 +834,9 @@ def test_help_with_a_config_lists_its_fields_and_values(tmp_path, capsys):
     assert "  --config.optimizer.peak_lr=0.01" in lines
     assert "  --config.packing.batch_size=32" in lines
     assert "  --config.encoding.score_position=last_token" in lines
+    # What the file leaves out has the value that the command would take.
+    completed = "  --config.fit.eval_every=0" in lines
+    assert completed == (command in (["train"], ["plan"]))
 
 
 def test_help_and_version_answer(capsys, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 from prm_jax.cli import arguments
 from prm_jax.cli import flags
 from prm_jax.cli import main
+from prm_jax.demo import demo
 from prm_jax.inference import sample
 from prm_jax.inference import score
 from prm_jax.runtime import verbs
@@ -97,6 +98,14 @@ def test_a_help_begins_with_the_shortest_call_and_ends_with_an_example(name):
 def test_a_misspelt_command_or_value_has_a_hint(words, hint, capsys):
   assert main.main(words.split()) == 1
   assert hint in capsys.readouterr().err
+
+
+def test_other_values_change_the_config_that_a_verb_has_without_one(capsys):
+  verb, _ = flags.value(demo.Demo, dict(overrides=("completions=3",)))
+  assert verb.config.file == demo.Demo().config.file
+  assert demo.Demo.filled(verb.config).completions == 3
+  assert main.main(["plan", "--check=x", "--config.seed=3"]) == 1
+  assert "--config.seed=3: give --config with it" in capsys.readouterr().err
 
 
 def test_two_names_of_an_option_are_not_both_given(capsys):

@@ -14,12 +14,14 @@ from prm_jax.checkpoints import model_json
 from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import default_config
+from prm_jax.demo import demo
 from prm_jax.demo import quick_config
 from prm_jax.demo import run as demo_run
 from prm_jax.demo import run_config as demo_run_config
 from prm_jax.inference import sampler
 from prm_jax.runtime import config_files
 from prm_jax.runtime import progress
+from prm_jax.runtime import verbs
 from prm_jax.testbed import arithmetic
 from prm_jax.training import run as training_run
 
@@ -405,3 +407,25 @@ def test_the_experiment_is_the_config_that_an_installed_package_runs():
 def test_two_configs_at_once_are_refused(capsys):
   assert main.main(["demo", "--quick", f"--config={CONFIG}"]) == 1
   assert "leave out --config" in capsys.readouterr().err
+  with pytest.raises(errors.InputError, match="leave out `config`"):
+    demo.Demo(quick=True, config=default_config.get_config())
+
+
+def test_a_config_in_python_is_the_demo_of_its_file(tmp_path, monkeypatch):
+  """As what get_config() returns, with other values; and the quick one."""
+  begun = []
+  monkeypatch.setattr(demo_run, "run", lambda *args: begun.append(args) or {})
+  config = verbs.Config(default_config.get_config(), ("completions=3",))
+  for given in (
+    dict(config=config),
+    dict(quick=True, fresh=True),
+    dict(config=verbs.Config(demo.Demo().config.file, ("completions=3",))),
+  ):
+    folder = tmp_path / str(len(begun))
+    assert demo.Demo(folder, 1, **given)() == {}
+  made, quick, again = (config for config, *_ in begun)
+  assert made == again and made.completions == 3
+  assert quick.base_problems == quick_config.get_config().base_problems
+  for _, folder, seed, details in begun:
+    saved = json.loads((folder / "config.json").read_text())
+    assert saved == details["config"] | dict(seed=1) and seed == 1

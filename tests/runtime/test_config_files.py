@@ -313,7 +313,7 @@ def test_a_field_that_the_dataclass_lacks_may_have_a_type_too():
 
 # Each kind of run, and the demo: a config of its own, and its form.
 RUNS = dict.fromkeys(programs.SUPERVISED, ("prm800k_small.py", run_config.form))
-RUNS |= {"rl": ("rl_arithmetic.py", lambda config: rl_run_config.form())}
+RUNS |= {"rl": ("rl_arithmetic.py", rl_run_config.form)}
 RUNS |= {
   "demo": (default_config.__file__, lambda config: demo_run_config.form())
 }

@@ -68,6 +68,44 @@ def test_a_list_becomes_a_tuple_that_nobody_can_change():
   assert verb.names == ("a",) and hash(verb) == hash(Outer("a", names=("a",)))
 
 
+@pytest.mark.parametrize(
+  ("text", "value"),
+  [
+    ("runs/a", pathlib.Path("runs/a")),
+    ("gs://bucket/runs/a/", "gs://bucket/runs/a"),
+  ],
+)
+def test_a_workdir_is_a_folder_here_or_in_a_bucket(text, value):
+  assert verbs.workdir(text) == value
+
+
+@pytest.mark.parametrize("text", ["gs://", "gs://b", "gs://b/", "gs:///a", "-"])
+def test_a_workdir_names_its_folder(text):
+  with pytest.raises(ValueError, match=text):
+    verbs.workdir(text)
+
+
+def test_a_config_is_read_anew_and_a_dict_of_fields_stays_as_it_was(tmp_path):
+  fields = dict(seed=1, fit=dict(steps=2))
+  config = verbs.Config(fields, ["fit.steps=3"])
+  assert config.filled().fit.steps == 3 and config.read().fit.steps == 2
+  assert fields == dict(seed=1, fit=dict(steps=2))
+  assert (config.path, config.name) == (None, "config")
+  file = verbs.Config(tmp_path / "c.py", ["seed=4"])
+  assert file.path == tmp_path / "c.py" and file.name == str(tmp_path / "c.py")
+  for seed in (1, 2):
+    (tmp_path / "c.py").write_text(
+      "import ml_collections\ndef get_config():\n"
+      f"  return ml_collections.ConfigDict(dict(seed={seed}))\n"
+    )
+    assert file.read().seed == seed and file.filled().seed == 4
+
+
+def test_fields_of_a_config_are_no_path_of_another_value():
+  with pytest.raises(errors.InputError, match="folder must be a path, found"):
+    Outer(dict(folder="a"))
+
+
 def test_a_number_is_no_path():
   with pytest.raises(errors.InputError, match="folder must be a path"):
     Inner(3)
