@@ -131,6 +131,20 @@ def test_only_the_command_line_knows_the_command_line():
   assert {_folder(x) for x in knowing} - {"__main__"} == {"cli"}
 
 
+# What they run is a command line: what it says, and what its files are.
+RUN_COMMAND_LINES = {"experiments/commands.py", "benchmarks/digests.py"}
+
+
+def test_experiments_and_benchmarks_run_verbs_and_not_the_command_line():
+  found = {
+    f"{folder}/{path.name}"
+    for folder in ("experiments", "benchmarks")
+    for path in (ROOT.parent / folder).glob("*.py")
+    if any(f"{x}.".startswith(f"{HERE}.cli.") for x in _imports(path))
+  }
+  assert found == RUN_COMMAND_LINES
+
+
 # A run's whole config -> the modules that put its stages together. A stage
 # gets its own config, and knows no other.
 WHOLE_CONFIGS = {

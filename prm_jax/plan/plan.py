@@ -107,8 +107,8 @@ class Plan(verbs.Verb):
     """
     import jax
 
-    config = None if self.config is None else self.config.path
-    outputs.check(dict(output=self.output), [config, self.check])
+    read = [self.check, None if self.config is None else self.config.path]
+    outputs.check(dict(output=self.output), read)
     # Nothing runs here but compilers, also where a chip is at hand.
     jax.config.update("jax_platforms", "cpu")
     if self.check is not None:
@@ -124,7 +124,10 @@ class Plan(verbs.Verb):
     if self.output is not None:
       files.write_json(self.output, record)
     if not planned.fits:
-      raise errors.InputError(f"{config}: doesn't fit {self.topology} as it is")
+      assert self.config is not None
+      raise errors.InputError(
+        f"{self.config.name}: doesn't fit {self.topology} as it is"
+      )
 
   @functools.cached_property
   def _update(self) -> plan_compile.Update:
