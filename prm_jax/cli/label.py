@@ -79,7 +79,7 @@ def _by_rollouts(
   counts: Counter[str] = Counter()
   with pool.Grader(args.grader) as grader:
     task = label_inputs.read(args, takes_problems=are_new)
-    verify = verifier(grader, task.references, counts)
+    verify = pool.verifier(grader, task.references, counts)
     claim = _claim(args) | dict(grader=args.grader)
     claim |= dataclasses.asdict(options)
     _check_journal(args, task, claim)
@@ -213,25 +213,6 @@ def select(args: argparse.Namespace) -> None:
   print(f"{args.output}: {len(chosen):,} of {len(solutions):,} solutions")
   output.print_counts(counts)
   _print_left_out(left_out)
-
-
-# --- A grader ---------------------------------------------------------
-
-
-def verifier(
-  grader: pool.Grader, references: Mapping[str, str], counts: Counter[str]
-) -> schema.Verify:
-  """Returns the grader as a Verify that adds its verdicts to the counts."""
-  counts.update({f"graded_{name}": 0 for name in pool.VERDICTS})
-
-  def verify(solutions: Sequence[schema.Solution]) -> list[bool | None]:
-    grades = pool.grade_solutions(
-      grader, solutions, [references.get(s.problem) for s in solutions]
-    )
-    counts.update(f"graded_{x.verdict}" for x in grades if x is not None)
-    return pool.outcomes(grades)
-
-  return verify
 
 
 # --- A run ----------------------------------------------------------------------

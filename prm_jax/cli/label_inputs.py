@@ -15,9 +15,9 @@ from prm_jax import schema
 from prm_jax.data import sources
 from prm_jax.data.formats import fields
 from prm_jax.data.formats import jsonl
-from prm_jax.grading import equality
 from prm_jax.inference import policy as policy_lib
 from prm_jax.jobs import journal
+from prm_jax.jobs import references as references_lib
 from prm_jax.jobs import shards
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
@@ -145,42 +145,13 @@ def _references(
   args: argparse.Namespace, solutions: Sequence[schema.Solution]
 ) -> dict[str, str]:
   """Returns the reference answers by the problem's text, from both places."""
-  references: dict[str, tuple[str, str]] = {}
+  claims: list[references_lib.Claim] = []
   if args.problems is not None:
     for where, record in files.read_records(args.problems):
       problem = jsonl.problem_from_record(record, where)
       if problem.answer is not None:
-        claim_reference(references, problem.problem, problem.answer, where)
-  for s in solutions:
-    answer = s.extra.get(schema.REFERENCE)
-    if answer is None:
-      continue
-    where = f"{args.input}: solution {s.id!r}"
-    if not isinstance(answer, str):
-      raise errors.InputError(
-        f'{where}: "{schema.REFERENCE}" must be str, found {type(answer).__name__}'
-      )
-    claim_reference(references, s.problem, answer, where)
-  return {problem: answer for problem, (answer, _) in references.items()}
-
-
-def claim_reference(
-  references: dict[str, tuple[str, str]], problem: str, answer: str, where: str
-) -> None:
-  """Notes a problem's reference answer; another one than before raises.
-
-  Args:
-    references: Of each problem's text the answer, and where it was given.
-    problem: The problem's text.
-    answer: Its reference answer.
-    where: Where that is given, as an error says it.
-
-  Raises:
-    InputError: The same text has another answer.
-  """
-  before, at = references.setdefault(problem, (answer, where))
-  if before != answer and not equality.equal(before, answer):
-    raise errors.InputError(
-      f"{where}: the reference answer is {answer!r}, but at {at} it was"
-      f" {before!r} for the same problem; keep one"
-    )
+        claims.append(
+          references_lib.Claim(problem.problem, problem.answer, where)
+        )
+  claims += references_lib.claimed(solutions, f"{args.input}: solution")
+  return references_lib.of(claims)

@@ -206,6 +206,27 @@ def grade_solutions(
   return [None if x is None else next(grades) for x in references]
 
 
+def verifier(
+  grader: Grader, references: Mapping[str, str], counts: Counter[str]
+) -> schema.Verify:
+  """Returns the grader as a Verify that counts its verdicts.
+
+  Args:
+    grader: The grader.
+    references: The right answer to each problem's text, where it is known.
+    counts: The counts, to which `graded_` and each verdict is added.
+  """
+  counts.update({f"graded_{name}": 0 for name in VERDICTS})
+
+  def verify(solutions: Sequence[schema.Solution]) -> list[bool | None]:
+    known = [references.get(s.problem) for s in solutions]
+    grades = grade_solutions(grader, solutions, known)
+    counts.update(f"graded_{x.verdict}" for x in grades if x is not None)
+    return outcomes(grades)
+
+  return verify
+
+
 def outcomes(grades: Sequence[Grade | None]) -> list[bool | None]:
   """Returns the outcome of each grade, None where there is none."""
   return [None if x is None else outcome(x) for x in grades]

@@ -19,7 +19,6 @@ import pytest
 import random_models
 
 from prm_jax import schema
-from prm_jax.cli import label as label_lib
 from prm_jax.cli import main
 from prm_jax.cli import policies
 from prm_jax.data.formats import jsonl
