@@ -420,7 +420,7 @@ def test_what_no_completion_can_tell_is_null(
   def none_can_be_told(*_):
     return lambda solutions: [None] * len(solutions)
 
-  monkeypatch.setattr(label_lib, "verifier", none_can_be_told)
+  monkeypatch.setattr(pool, "verifier", none_can_be_told)
   assert _run(*_monte_carlo(files)) == 0
   said = _said(capfd.readouterr().out)
   assert said["without labels: no step could be told"] == 18
