@@ -49,6 +49,11 @@ if TYPE_CHECKING:
   from prm_jax.inference.score import Score as Score
   from prm_jax.inference.score_sources import load_score as load_score
   from prm_jax.inference.scorer import Scorer as Scorer
+  from prm_jax.labelling.consensus import Consensus as Consensus
+  from prm_jax.labelling.label_judge import Judge as Judge
+  from prm_jax.labelling.label_rollouts import MonteCarlo as MonteCarlo
+  from prm_jax.labelling.label_rollouts import OmegaPRM as OmegaPRM
+  from prm_jax.labelling.select import Select as Select
   from prm_jax.plan.plan import Plan as Plan
   from prm_jax.reports.compare import Compare as Compare
   from prm_jax.reports.search_page import SearchPage as SearchPage
@@ -95,6 +100,11 @@ _HOMES = dict(
   ChooseThreshold="evaluation.choose_threshold",
   Compare="reports.compare",
   Doctor="runtime.doctor",
+  Consensus="labelling.consensus",
+  Judge="labelling.label_judge",
+  MonteCarlo="labelling.label_rollouts",
+  OmegaPRM="labelling.label_rollouts",
+  Select="labelling.select",
   CachedScorer="inference.cached_scorer",
   Plan="plan.plan",
   Sampler="inference.sampler",

@@ -20,7 +20,6 @@ import random_models
 
 from prm_jax import schema
 from prm_jax.cli import main
-from prm_jax.cli import policies
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import answers
 from prm_jax.grading import pool
@@ -76,11 +75,11 @@ def testbed(monkeypatch):
 
   def use(complete=_complete):
     @contextlib.contextmanager
-    def policy(args, counts):
-      depends_on = dict(policy="testbed", seed=args.seed)
+    def opened(self, sampling, seed, replies, counts):
+      depends_on = dict(policy="testbed", seed=seed)
       yield policy_lib.Writer(complete, depends_on)
 
-    monkeypatch.setattr(policies, "policy", policy)
+    monkeypatch.setattr(policy_lib.Policy, "opened", opened)
 
   use()
   return use
@@ -211,7 +210,7 @@ def test_it_says_how_far_it_is_and_what_that_has_cost(
   cost = f"{counts['tokens']:,} tokens, {counts['rollouts']:,} rollouts"
   assert lines[-1].startswith("label 18/18 ") and lines[-1].endswith(cost)
   # In the second batch the first one's cost stands before its own.
-  assert any(line.endswith(" rollouts + 4") for line in lines)
+  assert any(line.endswith(" rollouts + 4 rollouts") for line in lines)
 
 
 def test_a_real_policy_that_never_ends_is_counted_and_said(
@@ -889,4 +888,4 @@ def test_the_pages_commands_are_read_as_they_are_written():
   for command in commands:
     if "KIND" not in command:
       words = shlex.split(command.replace("$SLURM_ARRAY_TASK_ID", "3"))
-      assert parser.parse_args(words).kind == words[1]
+      assert parser.parse_args(words).command == words[1]
