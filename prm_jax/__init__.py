@@ -43,6 +43,9 @@ if TYPE_CHECKING:
   from prm_jax.huggingface.exchange import Export as Export
   from prm_jax.huggingface.exchange import Import as Import
   from prm_jax.inference.cached_scorer import CachedScorer as CachedScorer
+  from prm_jax.inference.checkpoint import RewardModel as RewardModel
+  from prm_jax.inference.policy import Policy as Policy
+  from prm_jax.inference.policy import Server as Server
   from prm_jax.inference.sample import Sample as Sample
   from prm_jax.inference.sampler import Sampler as Sampler
   from prm_jax.inference.sampler import Sampling as Sampling
@@ -94,7 +97,10 @@ _HOMES = dict(
   Stats="training.inspection",
   Export="huggingface.exchange",
   Import="huggingface.exchange",
+  Policy="inference.policy",
+  RewardModel="inference.checkpoint",
   Sample="inference.sample",
+  Server="inference.policy",
   Calibrate="search.calibrate",
   CheckDevice="device_check.check_device",
   ChooseThreshold="evaluation.choose_threshold",
