@@ -14,14 +14,10 @@ from typing import Any, get_args, NoReturn
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.labelling import judge_prompts
 from prm_jax.runtime import compilation_cache
 from prm_jax.runtime import verbs
 
 AGGREGATES = get_args(schema.Aggregate)
-# Names of judge.TEMPLATES: this module loads numpy, and every start would wait
-# for it.
-TEMPLATES = tuple(sorted((*judge_prompts.TEMPLATES, "dial")))
 SHARD = (
   "work only on the problems of part I (0 to N - 1) of N, so that N processes"
   " share the work"

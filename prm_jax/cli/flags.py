@@ -185,6 +185,8 @@ def _add(group: Any, option: Option) -> None:
   more: dict[str, Any] = dict(default=_ABSENT)
   if "metavar" in field.metadata:
     more["metavar"] = field.metadata["metavar"]
+  elif field.hint is int:
+    more["metavar"] = "N"
   shown = _default_words(field)
   more["help"] = (f"{option.text} {shown}" if shown else option.text).replace(
     "%", "%%"

@@ -17,7 +17,6 @@ from prm_jax import errors
 from prm_jax import trainer
 from prm_jax.cli import arguments
 from prm_jax.cli import flags as flags_lib
-from prm_jax.cli import label_arguments
 from prm_jax.cli import output
 from prm_jax.cli import search_arguments
 from prm_jax.data import datasets
@@ -30,6 +29,10 @@ from prm_jax.evaluation import evaluate_steps
 from prm_jax.huggingface import exchange
 from prm_jax.inference import sample
 from prm_jax.inference import score
+from prm_jax.labelling import consensus
+from prm_jax.labelling import label_judge
+from prm_jax.labelling import label_rollouts
+from prm_jax.labelling import select
 from prm_jax.plan import plan
 from prm_jax.runtime import doctor
 from prm_jax.runtime import exhausted
@@ -196,7 +199,6 @@ def _parser() -> arguments.Parser:
     lambda parser: flags_lib.add(parser, "import", exchange.Import),
     lambda parser: flags_lib.add(parser, "export", exchange.Export),
     lambda parser: flags_lib.add(parser, "score", score.Score),
-    label_arguments.add,
     search_arguments.add,
     _add_kinds,
     lambda parser: flags_lib.add(parser, "serve", serve.Serve),
@@ -219,6 +221,16 @@ _KINDS: dict[str, tuple[str, dict[str, type[verbs.Verb]]]] = dict(
       steps=evaluate_steps.EvaluateSteps,
       processbench=evaluate_processbench.EvaluateProcessBench,
       prmbench=evaluate_prmbench.EvaluatePRMBench,
+    ),
+  ),
+  label=(
+    "label the steps of solutions automatically",
+    dict(
+      monte_carlo=label_rollouts.MonteCarlo,
+      omega_prm=label_rollouts.OmegaPRM,
+      judge=label_judge.Judge,
+      consensus=consensus.Consensus,
+      select=select.Select,
     ),
   ),
   data=(

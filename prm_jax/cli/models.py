@@ -6,10 +6,10 @@ import pathlib
 
 from prm_jax import errors
 from prm_jax.cli import model_arguments
-from prm_jax.evaluation import scores
 from prm_jax.inference import checkpoint as checkpoint_lib
 from prm_jax.inference import policy as policy_lib
 from prm_jax.inference import score_sources
+from prm_jax.inference import scores
 from prm_jax.runtime import files
 
 

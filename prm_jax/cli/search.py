@@ -19,8 +19,6 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.cli import label
-from prm_jax.cli import label_inputs
 from prm_jax.cli import model_arguments
 from prm_jax.cli import models as models_lib
 from prm_jax.cli import output
@@ -33,6 +31,7 @@ from prm_jax.inference import policy as policy_lib
 from prm_jax.inference import score_sources
 from prm_jax.jobs import journal
 from prm_jax.jobs import problems as problems_lib
+from prm_jax.jobs import references as references_lib
 from prm_jax.jobs import shards
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
@@ -160,10 +159,12 @@ def _run(
     grader = stack.enter_context(pool.Grader(args.grader))
     writers, writes = _policies(args, work, stack)
     verifier, scores = _verifier(args, work)
-    references = _references(args, problems)
+    references = references_lib.of(
+      references_lib.claimed(problems, f"{args.input}: problem")
+    )
     found = _Search(
       *(rule, writers, verifier, limits, args.select),
-      verify=label.verifier(grader, references, graded),
+      verify=pool.verifier(grader, references, graded),
       seed=args.seed,
     )
     claim |= dict(policies=writes, scorer=scores, aggregate=verifier.aggregate)
@@ -249,18 +250,6 @@ def _problems(args: argparse.Namespace) -> list[schema.Solution]:
     for p in problems
     if shard.holds(p.problem)
   ]
-
-
-def _references(
-  args: argparse.Namespace, problems: Sequence[schema.Solution]
-) -> dict[str, str]:
-  """Returns the reference answers by the problem's text; two must be equal."""
-  references: dict[str, tuple[str, str]] = {}
-  for s in problems:
-    if (answer := s.extra.get(schema.REFERENCE)) is not None:
-      where = f"{args.input}: problem {s.id!r}"
-      label_inputs.claim_reference(references, s.problem, answer, where)
-  return {problem: answer for problem, (answer, _) in references.items()}
 
 
 def _policies(

@@ -35,6 +35,7 @@ from prm_jax import schema
 from prm_jax.grading import answers
 from prm_jax.grading import equality
 from prm_jax.grading import formulas
+from prm_jax.runtime import verbs
 
 # rules: prm_jax.grading.equality, exact and in no time. math_verify: Math-Verify
 # (github.com/huggingface/Math-Verify). prm800k: grading.prm800k_rules. both:
@@ -191,6 +192,24 @@ class Grader:
     return _Worker(self._command, self._time_s)
 
 
+@dataclasses.dataclass(frozen=True)
+class Graded(verbs.Value):
+  """What compares answers with the right ones.
+
+  Args:
+    grader: What compares an answer with the right one: exact rules (rules),
+      Math-Verify (math_verify), PRM800K's rules (prm800k), or Math-Verify with
+      PRM800K's rules as a second opinion (both); all but rules need pip install
+      'prm_jax[verify]'; see docs/answers.md.
+  """
+
+  grader: GraderName = dataclasses.field(default="rules", kw_only=True)
+
+  def __post_init__(self):
+    super().__post_init__()
+    check(self.grader)
+
+
 def grade_solutions(
   grader: Grader,
   solutions: Sequence[schema.Solution],
@@ -204,6 +223,27 @@ def grade_solutions(
   ]
   grades = iter(grader.grade(pairs))
   return [None if x is None else next(grades) for x in references]
+
+
+def verifier(
+  grader: Grader, references: Mapping[str, str], counts: Counter[str]
+) -> schema.Verify:
+  """Returns the grader as a Verify that counts its verdicts.
+
+  Args:
+    grader: The grader.
+    references: The right answer to each problem's text, where it is known.
+    counts: The counts, to which `graded_` and each verdict is added.
+  """
+  counts.update({f"graded_{name}": 0 for name in VERDICTS})
+
+  def verify(solutions: Sequence[schema.Solution]) -> list[bool | None]:
+    known = [references.get(s.problem) for s in solutions]
+    grades = grade_solutions(grader, solutions, known)
+    counts.update(f"graded_{x.verdict}" for x in grades if x is not None)
+    return outcomes(grades)
+
+  return verify
 
 
 def outcomes(grades: Sequence[Grade | None]) -> list[bool | None]:
