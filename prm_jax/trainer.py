@@ -129,7 +129,7 @@ class Train(verbs.Verb):
     return loaded.load(workdir)
 
   def run(self) -> None:
-    """Trains on what the config names.
+    """Trains on what the config names; keeps compiled programs on disk.
 
     Raises:
       InputError: The config or its data can't be used, or the workdir holds

@@ -56,7 +56,8 @@ def train(workdir: pathlib.Path) -> prm_jax.Scorer:
 
 
 def train_policy(workdir: pathlib.Path) -> prm_jax.Sampler:
-  model = prm_jax.train(PRM | dict(program="sft"), solutions(), workdir)
+  verb = prm_jax.Train(PRM | dict(program="sft"), workdir, resume=False)
+  model = verb(solutions())
   assert isinstance(model, prm_jax.Sampler)
   return model
 
