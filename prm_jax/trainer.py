@@ -187,14 +187,8 @@ class Train(verbs.Verb):
   ) -> Mapping[str, Any]:
     """Runs it in the workdir, if that is free for it or has its beginning.
 
-    Args:
-      config: All fields of the run.
-      run: The run.
-      before: Called when nothing can be refused any more, before anything that
-        is there is replaced.
-
-    Returns:
-      What environment.json says.
+    Returns what environment.json says. `before` is called when nothing can be
+    refused any more.
     """
     from prm_jax.huggingface import import_model
     from prm_jax.runtime import distributed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import difflib
 import functools
@@ -126,10 +126,6 @@ class Parser(argparse.ArgumentParser):
   def add_commands(self, metavar: str, *, required: bool = True) -> None:
     """Makes this the parser of several commands; see add_command."""
     self._commands = self.add_subparsers(metavar=metavar, required=required)
-
-  def commands(self) -> Mapping[str, Parser]:
-    """Returns the parser of each command that was added."""
-    return self._commands.choices
 
   def add_command(
     self,

@@ -125,7 +125,7 @@ def _run(
   """Parses the command line and runs its command."""
   argv, overrides = _split_overrides(argv)
   if _asks_for_config_help(argv):
-    _print_config(parser, argv, overrides)
+    _print_config(argv, overrides)
     return
   parsed = parser.parse(argv)
   if overrides:
@@ -274,19 +274,21 @@ def _asks_for_config_help(argv: Sequence[str]) -> bool:
   )
 
 
-def _print_config(
-  parser: arguments.Parser, argv: list[str], overrides: list[str]
-) -> None:
+# How the commands with a config complete it; others show it as it is.
+_FILLED = dict(
+  demo=demo.Demo.filled, train=trainer.Train.filled, plan=trainer.Train.filled
+)
+
+
+def _print_config(argv: list[str], overrides: list[str]) -> None:
   """Prints a config's fields and values, as its command would read them."""
   finder = arguments.Parser(prog="prm-jax", add_help=False, allow_abbrev=False)
   finder.add_argument("--config")
   path = finder.parse_known_args(argv)[0].config
-  command = parser.commands().get(argv[0])
-  verb = command and command.get_default("verb")
-  fill = getattr(verb, "filled", verbs.Config.filled)
-  config = fill(verbs.Config(path, tuple(overrides)))
   from prm_jax.runtime import config_files
 
+  fill = _FILLED.get(argv[0], verbs.Config.filled)
+  config = fill(verbs.Config(path, tuple(overrides)))
   print(f"Fields of {path}; override one with --config.FIELD=VALUE:\n")
   for name, value in config_files.fields(config).items():
     print(f"  --config.{name}={value}")

@@ -15,8 +15,6 @@ from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
 
 if TYPE_CHECKING:
-  import ml_collections
-
   from prm_jax.plan import compile as plan_compile
   from prm_jax.plan import topologies
 
@@ -68,23 +66,6 @@ class Plan(verbs.Verb):
       raise errors.InputError(
         "plan: give `config=FILE` and `topology=v5e:16x16`, or `check=FILE`"
       )
-
-  @staticmethod
-  def filled(config: verbs.Config) -> ml_collections.ConfigDict:
-    """Completes a config.
-
-    Args:
-      config: The config.
-
-    Returns:
-      All fields of the run that it describes.
-
-    Raises:
-      InputError: It can't be read, or is of a run that isn't planned.
-    """
-    from prm_jax.plan import runs
-
-    return runs.filled(config)
 
   def __call__(self) -> plan_compile.Plan:
     """Compiles the update of `config` for `topology`.

@@ -22,27 +22,6 @@ from prm_jax.training import run_config
 from prm_jax.training import trainable
 
 
-def filled(config: verbs.Config) -> ml_collections.ConfigDict:
-  """Returns a run's config, complete and overridden.
-
-  Args:
-    config: The config.
-
-  Raises:
-    InputError: It can't be read, or is of a run that isn't planned.
-  """
-
-  def form(given: ml_collections.ConfigDict) -> config_files.Form:
-    if run_config.names_rl(given):
-      raise errors.InputError(
-        f"{config.name}: reinforcement learning runs in one process; plan knows"
-        " the programs sft, prm, orm and implicit"
-      )
-    return run_config.form(given)
-
-  return config.filled(form, run_config.prepare)
-
-
 def read(
   given: verbs.Config, vocab_size: int | None = None
 ) -> plan_compile.Update:
@@ -55,7 +34,16 @@ def read(
   Raises:
     InputError: It can't be read, or nothing says the vocabulary's size.
   """
-  config = filled(given)
+
+  def form(fields: ml_collections.ConfigDict) -> config_files.Form:
+    if run_config.names_rl(fields):
+      raise errors.InputError(
+        f"{given.name}: reinforcement learning runs in one process; plan knows"
+        " the programs sft, prm, orm and implicit"
+      )
+    return run_config.form(fields)
+
+  config = given.filled(form, run_config.prepare)
   if config.init_from and not vocab_size:
     start = files.local_path(config.init_from)
     vocab_size = model_json.read_description(start).model.vocab_size

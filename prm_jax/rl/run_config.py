@@ -89,15 +89,8 @@ class Run:
     on_start: Callable[[], None] = lambda: None,
     bucket: storage.Bucket | None = None,
   ) -> program_lib.TrainState:
-    """Reads the problems, and trains the policy on them.
-
-    Args:
-      workdir: See rl.run.train.
-      fresh: See rl.run.train.
-      on_start: See rl.run.train.
-      bucket: None: its records aren't sent to one.
-    """
-    assert bucket is None
+    """Reads the problems and trains the policy on them; see rl.run.train."""
+    assert bucket is None, "its records would stay here"
     problems, counts = problems_lib.read_problems(self.problems.train)
     held_out, more = problems_lib.read_problems(self.problems.evaluation)
     held_out = held_out[: self.problems.num_evaluation]

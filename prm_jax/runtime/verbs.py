@@ -243,8 +243,7 @@ class Config(Value):
   """A config, of which some fields have other values.
 
   In Python the file may also be what get_config() returns, or a dict of its
-  fields. A verb with a field `config` has a static method `filled`, which
-  returns the whole config of a Config as the verb reads it.
+  fields.
 
   Args:
     file: A config file, a Python file with get_config().
@@ -266,11 +265,7 @@ class Config(Value):
     return "config" if self.path is None else str(self.path)
 
   def read(self) -> ml_collections.ConfigDict:
-    """Returns a copy of the config as it was written.
-
-    Raises:
-      InputError: The file can't be read.
-    """
+    """Returns a copy of the config as it was written."""
     from prm_jax.runtime import config_files
 
     if isinstance(self.file, ConfigFields):
@@ -289,19 +284,12 @@ class Config(Value):
       expected: See config_files.filled.
       prepare: See config_files.filled.
       read: What `read` returned; None reads it now.
-
-    Raises:
-      InputError: It can't be read, or a field or a value doesn't fit.
     """
     from prm_jax.runtime import config_files
 
-    return config_files.filled(
-      self.read() if read is None else read,
-      self.name,
-      self.overrides,
-      expected,
-      prepare,
-    )
+    given = self.read() if read is None else read
+    known = self.name, self.overrides
+    return config_files.filled(given, *known, expected, prepare)
 
 
 # As a verb's field; `made` returns the Config.

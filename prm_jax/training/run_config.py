@@ -72,17 +72,7 @@ class Run:
     on_start: Callable[[], None],
     bucket: storage.Bucket | None = None,
   ) -> None:
-    """Trains a checkpoint folder, or resumes its training.
-
-    Args:
-      workdir: The folder of checkpoints and metrics.
-      fresh: See training.run.train.
-      on_start: See loop.fit.
-      bucket: See loop.fit.
-
-    Raises:
-      InputError: What it reads can't be used, or training.run.train refuses it.
-    """
+    """Reads the data and trains a checkpoint folder; see training.run.train."""
     data, tokenizer, vocab_size = distributed.together(self._inputs)
     params = sampling = None
     if self.start is not None:
@@ -345,12 +335,7 @@ def run_of(
 def records(
   train: Sequence[schema.Solution], evaluation: Sequence[schema.Solution]
 ) -> sources_lib.Corpus:
-  """Returns solutions in memory as data; they are of one source.
-
-  Args:
-    train: The solutions to train on.
-    evaluation: The solutions to evaluate on.
-  """
+  """Returns solutions in memory as data of one source."""
   numbers = (np.zeros(len(part), np.int32) for part in (train, evaluation))
   return sources_lib.Corpus(train, (), evaluation, ("records",), (), *numbers)
 
