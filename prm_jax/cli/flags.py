@@ -63,6 +63,8 @@ def options(kind: type[verbs.Value]) -> dict[str, Option]:
   for root, of in (("verb", kind), *([] if job is None else [("job", job)])):
     group = "files" if root == "job" else ""
     for option in _options(of, (root,), group):
+      if option.name in getattr(kind, "without", ()):
+        continue
       before = found.get(option.name)
       if before is not None:
         places = (*before.places, *option.places)
@@ -77,6 +79,7 @@ def _options(kind: type, at: Place, group: str) -> list[Option]:
     if not field.metadata.get("is_option", True):
       continue
     is_required = field.default is dataclasses.MISSING
+    is_required |= field.metadata.get("is_required", False)
     place = (*at, field.name)
     if field.inner is None:
       option = Option(
@@ -86,7 +89,8 @@ def _options(kind: type, at: Place, group: str) -> list[Option]:
       continue
     of_inner = group
     if at[0] != "job":
-      of_inner = verbs.summary(field.inner).rstrip(".").lower()
+      title = verbs.summary(field.inner).rstrip(".").lower()
+      of_inner = field.metadata.get("group", title)
     inner = _options(field.inner, place, of_inner)
     if not field.inner.first_is_whole:
       found += inner
@@ -185,7 +189,7 @@ def _add(group: Any, option: Option) -> None:
   more: dict[str, Any] = dict(default=_ABSENT)
   if "metavar" in field.metadata:
     more["metavar"] = field.metadata["metavar"]
-  shown = _default_words(field)
+  shown = "" if option.is_required else _default_words(field)
   more["help"] = (f"{option.text} {shown}" if shown else option.text).replace(
     "%", "%%"
   )

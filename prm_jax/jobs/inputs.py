@@ -24,7 +24,9 @@ class Solutions(verbs.Value):
 
   path: verbs.Input
   format: str = "jsonl"
-  limit: verbs.Natural | None = None
+  limit: verbs.Natural | None = dataclasses.field(
+    default=None, metadata=dict(metavar="N")
+  )
 
   @property
   def stored_at(self) -> pathlib.Path:
@@ -59,7 +61,9 @@ class Problems(verbs.Value):
   """
 
   path: verbs.Input
-  limit: verbs.Natural | None = None
+  limit: verbs.Natural | None = dataclasses.field(
+    default=None, metadata=dict(metavar="N")
+  )
 
   def read(self, taken: Sequence[str]) -> list[schema.Problem]:
     """Returns the problems, each with an id of its own.

@@ -10,15 +10,9 @@ import types
 
 from prm_jax.cli import arguments
 from prm_jax.cli import main
-from prm_jax.cli import search_arguments
-from prm_jax.cli import strategy_arguments
 from prm_jax.data import encoding
 from prm_jax.evaluation import evaluate_steps
 from prm_jax.runtime import verbs
-from prm_jax.search import answers
-from prm_jax.search import chunks
-from prm_jax.search import mcts
-from prm_jax.search import particles
 from prm_jax.testbed import judge as testbed_judge
 
 
@@ -26,10 +20,6 @@ def test_choices_are_those_of_the_modules_that_a_start_does_not_load():
   of_steps = {f.name: f for f in verbs.fields(evaluate_steps.EvaluateSteps)}
   assert of_steps["neutral"].choices == encoding.NEUTRAL
   assert tuple(sorted(testbed_judge.TEMPLATES)) == arguments.TEMPLATES
-  assert strategy_arguments.RESAMPLING == particles.RESAMPLING
-  assert strategy_arguments.PRIORS == mcts.PRIORS
-  assert strategy_arguments.GUIDANCE == chunks.GUIDANCE
-  assert search_arguments.SELECTIONS == answers.SELECTIONS
 
 
 def test_a_start_loads_neither_numpy_nor_jax():

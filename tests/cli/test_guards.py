@@ -9,8 +9,8 @@ import small_config
 
 from prm_jax.cli import arguments
 from prm_jax.cli import main
-from prm_jax.cli import search_arguments
 from prm_jax.runtime import verbs
+from prm_jax.search import search
 
 RECORD = (
   '{"id": "a", "problem": "1 + 1", "steps": ["2"], "labels": [1.0],'
@@ -52,7 +52,7 @@ COMMANDS = {
       ["in.jsonl", "model", *(["b.jsonl"] if reads else [])],
     )
     for name, reads in (
-      *((name, ()) for name in search_arguments.FIELDS if name not in READS),
+      *((x.name, ()) for x in search.RULES if x.name not in READS),
       *READS.items(),
     )
   },

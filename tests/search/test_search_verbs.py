@@ -11,7 +11,7 @@ from prm_jax import schema
 from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
 from prm_jax.reports import compare
-from prm_jax.search import calibrate
+from prm_jax.search import adaptive
 from prm_jax.search import rules
 from prm_jax.search import solutions
 from prm_jax.search import thresholds
@@ -59,7 +59,7 @@ def test_a_calibration_is_that_of_the_command(found, written):
   fitted = prm_jax.Calibrate(pilot=3)(found["bon"])
   words = ["search", "calibrate", "--pilot=3", f"--input={written}/bon.jsonl"]
   output = _ran(written, *words)
-  assert calibrate.read_calibration(output) == fitted
+  assert adaptive.read(output) == fitted
   assert fitted.slope > 0
 
 
