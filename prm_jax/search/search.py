@@ -195,7 +195,7 @@ class Searching(verbs.Verb):
       InputError: Two problems have one id or one text and different answers, or
         a model can't be used.
     """
-    problems, seen = list(problems), dict[str, str]()
+    seen = dict[str, str]()
     for i, problem in enumerate(problems):
       fields.unique_id(seen, problem.id, f"problem {i}")
     starts, found = _starts(problems), dict[str, schema.Solution]()

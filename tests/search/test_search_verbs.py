@@ -1,15 +1,17 @@
-"""What is made of searches: as values on results in memory, and on files."""
+"""Searches and what is made of them: as values in memory, and on files."""
 
 import dataclasses
 import json
 
 import numpy as np
 import pytest
+import random_models
 
 import prm_jax
 from prm_jax import schema
 from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
+from prm_jax.inference import policy as policy_lib
 from prm_jax.reports import compare
 from prm_jax.search import adaptive
 from prm_jax.search import rules
@@ -80,6 +82,87 @@ def test_a_threshold_is_that_of_the_command(found, written):
   assert 0 < chosen.value < 1 and chosen.attempts == 4
 
 
+PROBLEMS = [
+  prm_jax.Problem("a", "Ann dials 3 up 4 .", "7"),
+  prm_jax.Problem("b", "Bo dials 2 up 2 .", "4"),
+  prm_jax.Problem("c", "Ann dials 3 up 4 .", "7"),
+]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+  """Returns a folder with policy/ and prm/, random, and problems.jsonl."""
+  folder = random_models.write(tmp_path_factory.mktemp("models"), 128)
+  (folder / "problems.jsonl").write_text(
+    "".join(
+      json.dumps(dict(id=p.id, problem=p.problem, answer=p.answer)) + "\n"
+      for p in PROBLEMS
+    )
+  )
+  return folder
+
+
+@pytest.mark.parametrize(
+  ("kind", "own", "words"),
+  [
+    (
+      prm_jax.Search,
+      dict(rule=prm_jax.Beam(keep=2, expand=2), max_step_tokens=5),
+      ["search", "beam", "--keep=2", "--expand=2", "--max_step_tokens=5"],
+    ),
+    (
+      prm_jax.Verify,
+      dict(threshold=0.4, attempts=2, select="majority"),
+      ["verify", "run", "--threshold=0.4", "--attempts=2", "--select=majority"],
+    ),
+  ],
+)
+def test_a_search_is_that_of_the_command(kind, own, words, models, tmp_path):
+  verb = kind(
+    policy=policy_lib.Policy(str(models / "policy"), slots=4),
+    scorer=models / "prm",
+    sampling=policy_lib.Sampling(max_tokens=12),
+    limits=prm_jax.Limits(budget_tokens=60),
+    seed=3,
+    **own,
+  )
+  output = tmp_path / "found.jsonl"
+  command = [
+    *(*words, f"--policy={models}/policy", f"--scorer={models}/prm"),
+    *("--slots=4", "--max_tokens=12", "--budget_tokens=60", "--seed=3"),
+    *(f"--input={models}/problems.jsonl", f"--output={output}"),
+  ]
+  assert main.main(command) == 0
+  written = jsonl.read_solutions(output)
+  found = verb(PROBLEMS)
+  assert [jsonl.record_from_solution(s) for s in found] == [
+    jsonl.record_from_solution(s) for s in written
+  ]
+  assert [s.id for s in found] == ["a", "b", "c"]
+
+
+def test_what_isnt_given_to_a_search_is_a_journals_default(models, tmp_path):
+  """A solution's tokens are those of its sampling, over all its steps."""
+  output = tmp_path / "found.jsonl"
+  words = [
+    *("search", "beam", f"--policy={models}/policy", f"--scorer={models}/prm"),
+    *(f"--input={models}/problems.jsonl", f"--output={output}"),
+    *("--shard=5/997", "--budget_flops=2.5e12"),
+  ]
+  assert main.main(words) == 0
+  head = (tmp_path / "found.jsonl.journal").read_text().splitlines()[0]
+  claim = json.loads(head)["depends_on"]
+  assert claim["kind"] == "search beam"
+  assert claim["rule"] == dict(keep=4, expand=4)
+  assert claim["limits"] == dict(
+    max_steps=64,
+    max_tokens=512,
+    budget_tokens=None,
+    budget_flops=2_500_000_000_000,
+    lookahead=0,
+  )
+
+
 def _of_two_types(results):
   first, *rest = results
   bill = dict(first.extra["bill"], compute_dtype=dict(policy="float16"))
@@ -87,9 +170,28 @@ def _of_two_types(results):
   return [dataclasses.replace(first, extra=extra), *rest]
 
 
+def _search(**options):
+  return prm_jax.Search(policy="p", scorer="s", **options)
+
+
 @pytest.mark.parametrize(
   ("call", "words"),
   [
+    (lambda r: _search(rule=prm_jax.Beam)([]), "rule must be Rule, found"),
+    (lambda r: _search(rule=prm_jax.Speculate())([]), "`draft`: give the pol"),
+    (lambda r: _search(select="first"), "`select='first'`: expected one of"),
+    (lambda r: _search(grader="both", seed=-1), "`seed=-1`"),
+    (lambda r: _search()([*PROBLEMS, PROBLEMS[0]]), "'a'"),
+    (
+      lambda r: _search()(
+        [*PROBLEMS, prm_jax.Problem("d", "Bo dials 2 up 2 .", "5")]
+      ),
+      "problem 'd': the reference answer is '5', but at problem 'b' it was '4'",
+    ),
+    (
+      lambda r: prm_jax.Verify(policy="p", scorer="s", threshold=1.5)([]),
+      "`threshold=1.5`: expected a share",
+    ),
     (lambda r: prm_jax.Calibrate(pilot=8)(r["bon"]), "`pilot=8`: a problem"),
     (lambda r: prm_jax.Calibrate()([]), "a problem has 0 samples"),
     (lambda r: prm_jax.Calibrate()(r["beam"]), "was searched step by step"),
