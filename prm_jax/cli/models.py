@@ -8,33 +8,7 @@ from prm_jax import errors
 from prm_jax.cli import model_arguments
 from prm_jax.evaluation import scores
 from prm_jax.inference import checkpoint as checkpoint_lib
-from prm_jax.inference import policy as policy_lib
-from prm_jax.inference import score_sources
 from prm_jax.runtime import files
-
-
-def score(name: str, how: model_arguments.Models) -> score_sources.Loaded:
-  """Returns what scores steps under a name, and what its scores depend on.
-
-  Args:
-    name: See score_sources.load_score.
-    how: How it is loaded, if it is a checkpoint. It has no step: the latest
-      save is taken.
-  """
-  dtype = None
-  if is_checkpoint(name):
-    dtype = policy_lib.dtype_asked(name, how.dtype).get("compute_dtype")
-  return score_sources.load(name, compute_dtype=dtype)
-
-
-def is_checkpoint(name: str) -> bool:
-  """Returns whether a name is neither a server's address nor a function's.
-
-  Args:
-    name: See score_sources.load_score.
-  """
-  score_sources.check(name)
-  return score_sources.is_checkpoint(name)
 
 
 def source(

@@ -9,12 +9,14 @@ import random_models
 
 import prm_jax
 from prm_jax import schema
+from prm_jax.cli import flags
 from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
 from prm_jax.inference import policy as policy_lib
 from prm_jax.reports import compare
 from prm_jax.search import adaptive
 from prm_jax.search import rules
+from prm_jax.search import search
 from prm_jax.search import solutions
 from prm_jax.search import thresholds
 from prm_jax.testbed import arithmetic
@@ -141,26 +143,96 @@ def test_a_search_is_that_of_the_command(kind, own, words, models, tmp_path):
   assert [s.id for s in found] == ["a", "b", "c"]
 
 
-def test_what_isnt_given_to_a_search_is_a_journals_default(models, tmp_path):
-  """A solution's tokens are those of its sampling, over all its steps."""
+# What a journal says of each strategy if nothing is given; the other defaults
+# are those of all. chunk_guidance has imported policies alone.
+CLAIMS = dict(
+  best_of_n=dict(num=16),
+  beam=dict(keep=4, expand=4),
+  dvts=dict(trees=4, expand=4),
+  rebase=dict(width=16, balance_temperature=0.2),
+  particle_filter=dict(
+    num=16,
+    softmax_temperature=1.0,
+    resampling="multinomial",
+    iterations=1,
+  ),
+  mcts=dict(simulations=4, expand=4, exploration=1.25, prior="policy"),
+  reject_resample=dict(threshold=0.5, attempts=5),
+  speculate=dict(threshold=0.7),
+  adaptive_best_of_n=dict(
+    pilot=4,
+    most=64,
+    confidence=0.99,
+    calibration=dict(intercept=0.5, slope=1.0, quantile=0.1),
+  ),
+  accept_first=dict(threshold=0.5, attempts=8),
+)
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_journal_holds_what_it_always_held(name, models, tmp_path):
+  """So runs of earlier versions resume, whatever they weren't given."""
+  chance = dict(intercept=0.5, slope=1.0, quantile=0.1)
+  (tmp_path / "chance.json").write_text(json.dumps(dict(calibration=chance)))
+  needed = dict(
+    speculate=[f"--draft={models}/policy"],
+    adaptive_best_of_n=[f"--calibration={tmp_path}/chance.json"],
+    accept_first=["--threshold=0.5"],
+  )
+  words = ["verify", "run"] if name == "accept_first" else ["search", name]
   output = tmp_path / "found.jsonl"
-  words = [
-    *("search", "beam", f"--policy={models}/policy", f"--scorer={models}/prm"),
+  words += [
+    *(f"--policy={models}/policy", f"--scorer={models}/prm"),
     *(f"--input={models}/problems.jsonl", f"--output={output}"),
-    *("--shard=5/997", "--budget_flops=2.5e12"),
+    *("--shard=5/997", "--budget_flops=2.5e12", *needed.get(name, [])),
   ]
   assert main.main(words) == 0
   head = (tmp_path / "found.jsonl.journal").read_text().splitlines()[0]
   claim = json.loads(head)["depends_on"]
-  assert claim["kind"] == "search beam"
-  assert claim["rule"] == dict(keep=4, expand=4)
-  assert claim["limits"] == dict(
+  of_models = ["policies", "scorer", "aggregate"]
+  assert [*claim][8:] == [*of_models, "solutions", "input"]
+  assert [*claim["policies"]] == (
+    ["draft", "target"] if name == "speculate" else ["policy"]
+  )
+  by_step = ("reject_resample", "speculate")
+  assert claim["aggregate"] == ("last" if name in by_step else "min")
+  limits = dict(
     max_steps=64,
     max_tokens=512,
     budget_tokens=None,
     budget_flops=2_500_000_000_000,
     lookahead=0,
   )
+  expected = dict(
+    kind=f"search {name}",
+    shard="5/997",
+    rule=CLAIMS[name],
+    limits=limits,
+    max_step_tokens=None,
+    select="best",
+    grader="rules",
+    seed=0,
+  )
+  first = {k: claim[k] for k in [*claim][:8]}
+  assert json.dumps(first) == json.dumps(expected)
+
+
+def test_a_command_has_no_option_that_changes_nothing():
+  of_steps = {"max_steps", "max_step_tokens", "lookahead"}
+  left_out = dict(
+    best_of_n=of_steps,
+    adaptive_best_of_n=of_steps,
+    accept_first=of_steps,
+    chunk_guidance={
+      *("aggregate", "cache_tokens", "max_step_tokens", "lookahead")
+    },
+  )
+  verbs = {rule.name: search.by(rule) for rule in search.RULES}
+  some = {"aggregate", "cache_tokens", *of_steps}
+  for name, verb in dict(verbs, accept_first=prm_jax.Verify).items():
+    options = flags.options(verb).keys()
+    assert some - options == left_out.get(name, set()), name
+    assert ("draft" in options) == (name == "speculate")
 
 
 def _of_two_types(results):
