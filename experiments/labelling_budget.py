@@ -124,7 +124,7 @@ def agreed(
 ) -> Labelled:
   """Returns what Monte-Carlo labels and a second labeller agree on.
 
-  second: prm, of exact_few, or verifier. labels: see consensus.agree.
+  second: prm, of exact_few, or verifier. labels: see Consensus.
   """
   values, work = soft
   bare = [_bare(s) for s in values]
@@ -140,14 +140,8 @@ def agreed(
     judging = dict(solutions=len(bare))
   else:
     others, judging = testbed.judged(bed, bare)
-  kept, counts = consensus.agree(
-    values,
-    others,
-    above_a=0.0,
-    above_b=0.5,
-    labels=labels,
-    names=("monte_carlo", second),
-  )
+  both = consensus.Consensus(above_a=0.0, above_b=0.5, labels=labels)
+  kept, counts = both.agree(values, others, names=("monte_carlo", second))
   print(f"    {second}: {testbed.described(counts)}")
   if not kept:
     raise errors_lib.InputError(

@@ -33,6 +33,7 @@ from prm_jax.data.formats import jsonl
 from prm_jax.demo import run as demo_run
 from prm_jax.inference import engine
 from prm_jax.inference import sampler as sampler_lib
+from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import llm_judge
 from prm_jax.testbed import judge as testbed_judge
 from prm_jax.training import run as training_run
@@ -137,7 +138,7 @@ def measure_verifier(
   judged, work = llm_judge.label(
     list(texts.values()),
     write,
-    testbed_judge.TEMPLATE,
+    judge_prompts.DIAL,
     votes=chains,
     log_likelihoods=verifier.log_likelihoods,
   )

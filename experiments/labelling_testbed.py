@@ -35,6 +35,7 @@ from prm_jax.demo import run as demo_run
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
+from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import llm_judge
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
@@ -204,7 +205,7 @@ def build(
   inputs = dataclasses.replace(
     inputs,
     tokenizer=tokenizer_lib.train_sentencepiece(
-      [*texts, " ".join(testbed_judge.WORDS)],
+      [*texts, " ".join(judge_prompts.DIAL_WORDS)],
       config.vocabulary,
       model_type="word",
     ),
@@ -291,7 +292,7 @@ def judged(
   return llm_judge.label(
     solutions,
     functools.partial(bed.verifier.generate, sampling=sampling, key=bed.key(5)),
-    testbed_judge.TEMPLATE,
+    judge_prompts.DIAL,
     log_likelihoods=bed.verifier.log_likelihoods,
   )
 

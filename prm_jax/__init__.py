@@ -43,12 +43,20 @@ if TYPE_CHECKING:
   from prm_jax.huggingface.exchange import Export as Export
   from prm_jax.huggingface.exchange import Import as Import
   from prm_jax.inference.cached_scorer import CachedScorer as CachedScorer
+  from prm_jax.inference.checkpoint import RewardModel as RewardModel
+  from prm_jax.inference.policy import Policy as Policy
+  from prm_jax.inference.policy import Server as Server
   from prm_jax.inference.sample import Sample as Sample
   from prm_jax.inference.sampler import Sampler as Sampler
   from prm_jax.inference.sampler import Sampling as Sampling
   from prm_jax.inference.score import Score as Score
   from prm_jax.inference.score_sources import load_score as load_score
   from prm_jax.inference.scorer import Scorer as Scorer
+  from prm_jax.labelling.consensus import Consensus as Consensus
+  from prm_jax.labelling.label_judge import Judge as Judge
+  from prm_jax.labelling.label_rollouts import MonteCarlo as MonteCarlo
+  from prm_jax.labelling.label_rollouts import OmegaPRM as OmegaPRM
+  from prm_jax.labelling.select import Select as Select
   from prm_jax.plan.plan import Plan as Plan
   from prm_jax.reports.compare import Compare as Compare
   from prm_jax.reports.search_page import SearchPage as SearchPage
@@ -102,12 +110,20 @@ _HOMES = dict(
   Stats="training.inspection",
   Export="huggingface.exchange",
   Import="huggingface.exchange",
+  Policy="inference.policy",
+  RewardModel="inference.checkpoint",
   Sample="inference.sample",
+  Server="inference.policy",
   Calibrate="search.calibrate",
   CheckDevice="device_check.check_device",
   ChooseThreshold="evaluation.choose_threshold",
   Compare="reports.compare",
   Doctor="runtime.doctor",
+  Consensus="labelling.consensus",
+  Judge="labelling.label_judge",
+  MonteCarlo="labelling.label_rollouts",
+  OmegaPRM="labelling.label_rollouts",
+  Select="labelling.select",
   CachedScorer="inference.cached_scorer",
   Plan="plan.plan",
   Sampler="inference.sampler",

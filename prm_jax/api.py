@@ -5,6 +5,7 @@ Each does the work of a command; their types are those of `schema`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 import copy
 import pathlib
@@ -26,6 +27,7 @@ from prm_jax.huggingface import import_model
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler
 from prm_jax.inference import scorer
+from prm_jax.jobs import references
 from prm_jax.labelling import monte_carlo
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
@@ -187,12 +189,6 @@ def label(
     raise errors.InputError(
       "policy is a reward model; give a Sampler, or a function"
     )
-  lacking = [s.id for s in solutions if s.extra.get(schema.REFERENCE) is None]
-  if lacking:
-    raise errors.InputError(
-      f"solution {lacking[0]!r}: extra has no {schema.REFERENCE!r}; give the"
-      " right answer of its problem"
-    )
   options = monte_carlo.Options(completions=completions, hard=hard)
   generate = (
     _generate(policy, sampling or sampler.Sampling(512), seed)
@@ -200,12 +196,9 @@ def label(
     else policy
   )
   pool.check(grader)
+  known = references.of_all(solutions)
   with pool.Grader(grader) as answers:
-
-    def verify(whole: Sequence[schema.Solution]) -> list[bool | None]:
-      references = [s.extra[schema.REFERENCE] for s in whole]
-      return pool.outcomes(pool.grade_solutions(answers, whole, references))
-
+    verify = pool.verifier(answers, known, Counter())
     labelled, _ = monte_carlo.label(solutions, generate, verify, options)
   return labelled
 

@@ -5,6 +5,8 @@ the code alone would stay in it.
 """
 
 import ast
+import dataclasses
+import importlib
 import pathlib
 import re
 
@@ -30,13 +32,16 @@ PUBLIC = (
   "serving.serve",
   *("runtime.doctor", "device_check.check_device", "search.calibrate"),
   *("evaluation.choose_threshold", "reports.compare", "reports.search_page"),
-  "plan.plan",
+  *("labelling.label_rollouts", "labelling.label_judge", "plan.plan"),
+  *("labelling.consensus", "labelling.select"),
   *("integrations.placement", "integrations.scoring", "integrations.credit"),
   "integrations.chats",
   *("integrations.openrlhf", "integrations.prime_rl", "integrations.skyrl"),
   *("integrations.slime", "integrations.tinker", "integrations.trl"),
   *("integrations.tunix", "integrations.verl"),
 )
+# What users make and hand on: the methods are for verbs.
+HANDED_ON = ("inference.policy", "inference.checkpoint")
 SECTIONS = ("Args", "Returns", "Yields", "Raises")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -89,6 +94,18 @@ def _parameters(node):
   return [x.arg for x in names if x.arg not in ("self", "cls")]
 
 
+def _inherited(module, name, node):
+  """Returns a dataclass's fields of its bases, whose help it may sharpen."""
+  if not isinstance(node, ast.ClassDef):
+    return set()
+  found = importlib.import_module(f"prm_jax.{module}")
+  for part in name.split("."):
+    found = getattr(found, part)
+  if not dataclasses.is_dataclass(found):
+    return set()
+  return {x.name for x in dataclasses.fields(found)} - {*_parameters(node)}
+
+
 def _sections(node):
   """Returns the lines of each section of a docstring, without its indent."""
   found, current = {}, None
@@ -124,7 +141,8 @@ def _raises_input_error(node):
 def test_args_of_a_docstring_are_parameters_of_the_code(module):
   for (home, name, line), node in ALL.items():
     if home == module:
-      stale = set(_documented(node)) - set(_parameters(node))
+      known = {*_parameters(node), *_inherited(home, name, node)}
+      stale = set(_documented(node)) - known
       assert not stale, f"{home}.{name}, line {line}: {stale}"
 
 
@@ -152,7 +170,11 @@ def test_a_public_name_documents_each_parameter_the_result_and_errors(name):
   if overridden := re.fullmatch(r".*; see (\w+\.\w+)\.", text):
     assert any(x.endswith(f".{overridden[1]}") for x in IN_PUBLIC)
     return
-  assert set(_parameters(node)) == set(_documented(node))
+  documented = set(_documented(node))
+  if isinstance(node, ast.ClassDef):
+    module, _, own = name.rpartition(".")
+    documented -= _inherited(module, own, node)
+  assert set(_parameters(node)) == documented
   sections = _sections(node)
   if isinstance(node, FUNCTIONS):
     decorators = {*map(ast.unparse, node.decorator_list)}
@@ -165,4 +187,4 @@ def test_a_public_name_documents_each_parameter_the_result_and_errors(name):
 @pytest.mark.parametrize("name", prm_jax.__all__)
 def test_each_public_name_is_in_a_module_that_is_checked(name):
   if name != "__version__":
-    assert prm_jax._HOMES[name] in PUBLIC
+    assert prm_jax._HOMES[name] in (*PUBLIC, *HANDED_ON)

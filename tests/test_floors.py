@@ -18,8 +18,8 @@ HERE = "prm_jax"
 # (docs/architecture.md). The first are files of the package's root.
 FOLDERS = (
   *(HERE, "errors", "schema", "batch", "voting"),
-  *("runtime", "grading", "data", "jobs", "models", "labelling"),
-  *("testbed", "checkpoints", "training", "inference", "plan", "search"),
+  *("runtime", "grading", "data", "jobs", "models", "checkpoints"),
+  *("training", "inference", "labelling", "testbed", "plan", "search"),
   *("serving", "rl", "evaluation", "huggingface", "device_check"),
   *("integrations", "reports", "demo", "cli", "api", "__main__"),
 )

@@ -43,7 +43,6 @@ from prm_jax.data.formats import record_files
 from prm_jax.demo import run as demo_run
 from prm_jax.device_check import results as device_results
 from prm_jax.evaluation import prmbench
-from prm_jax.evaluation import scores
 from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import class_names
 from prm_jax.huggingface import from_hf_config
@@ -54,6 +53,7 @@ from prm_jax.huggingface import safetensors_io
 from prm_jax.huggingface import token_names
 from prm_jax.inference import score_checks
 from prm_jax.inference import score_sources
+from prm_jax.inference import scores
 from prm_jax.inference.remote import endpoint as endpoint_lib
 from prm_jax.inference.remote import journal as replies_journal
 from prm_jax.inference.remote import replies

@@ -15,14 +15,10 @@ from typing import Any, get_args, NoReturn
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.labelling import judge_prompts
 from prm_jax.runtime import compilation_cache
 from prm_jax.runtime import verbs
 
 AGGREGATES = get_args(schema.Aggregate)
-# Names of judge.TEMPLATES: this module loads numpy, and every start would wait
-# for it.
-TEMPLATES = tuple(sorted((*judge_prompts.TEMPLATES, "dial")))
 NEUTRAL = (
   "what PRM800K's rating 0 becomes: good (label 1), bad (label 0), ignore (no"
   " label) or three_way (label 0.5)"

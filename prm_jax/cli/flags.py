@@ -149,16 +149,6 @@ def add(commands: arguments.Parser, name: str, kind: type[verbs.Verb]) -> None:
   parser.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
-def add_value(parser: arguments.Parser, kind: type[verbs.Value]) -> None:
-  """Adds the options of a value to the parser of a command that is no verb.
-
-  Args:
-    parser: The parser.
-    kind: The value's class; `value` makes one of what was parsed.
-  """
-  _add_all(parser, options(kind).values())
-
-
 def _add_all(parser: arguments.Parser, found: Iterable[Option]) -> None:
   groups: dict[str, Any] = {"": parser}
   for option in found:
@@ -189,6 +179,8 @@ def _add(group: Any, option: Option) -> None:
   more: dict[str, Any] = dict(default=_ABSENT)
   if "metavar" in field.metadata:
     more["metavar"] = field.metadata["metavar"]
+  elif field.hint is int:
+    more["metavar"] = "N"
   shown = "" if option.is_required else _default_words(field)
   more["help"] = (f"{option.text} {shown}" if shown else option.text).replace(
     "%", "%%"

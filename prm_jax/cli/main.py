@@ -17,7 +17,6 @@ from prm_jax import errors
 from prm_jax.cli import arguments
 from prm_jax.cli import command_arguments
 from prm_jax.cli import flags as flags_lib
-from prm_jax.cli import label_arguments
 from prm_jax.cli import output
 from prm_jax.data import datasets
 from prm_jax.device_check import check_device
@@ -29,6 +28,10 @@ from prm_jax.evaluation import evaluate_steps
 from prm_jax.huggingface import exchange
 from prm_jax.inference import sample
 from prm_jax.inference import score
+from prm_jax.labelling import consensus
+from prm_jax.labelling import label_judge
+from prm_jax.labelling import label_rollouts
+from prm_jax.labelling import select
 from prm_jax.plan import plan
 from prm_jax.reports import compare
 from prm_jax.reports import search_page
@@ -198,7 +201,6 @@ def _parser() -> arguments.Parser:
     lambda parser: flags_lib.add(parser, "import", exchange.Import),
     lambda parser: flags_lib.add(parser, "export", exchange.Export),
     lambda parser: flags_lib.add(parser, "score", score.Score),
-    label_arguments.add,
     _add_kinds,
     lambda parser: flags_lib.add(parser, "serve", serve.Serve),
     lambda parser: flags_lib.add(parser, "plan", plan.Plan),
@@ -213,6 +215,16 @@ def _parser() -> arguments.Parser:
 
 # Commands that have kinds, each of them a verb: what they do, and the kinds.
 _KINDS: dict[str, tuple[str, dict[str, type[verbs.Verb]]]] = dict(
+  label=(
+    "label the steps of solutions automatically",
+    dict(
+      monte_carlo=label_rollouts.MonteCarlo,
+      omega_prm=label_rollouts.OmegaPRM,
+      judge=label_judge.Judge,
+      consensus=consensus.Consensus,
+      select=select.Select,
+    ),
+  ),
   search=(
     "search for solutions with a policy and a reward model",
     dict(

@@ -83,7 +83,7 @@ def with_flags(text: str, flags: Collection[str]) -> str:
       return match[0]
     return f"--{name}" + ("" if value in (None, "=True") else value)
 
-  return re.sub(r"`([a-z_][\w.]*)(=[^`\n]*)?`", flag, text)
+  return re.sub(r"`([a-z_][\w.]*)(=[^`]*)?`", flag, text)
 
 
 def print_error(text: str, flags: Collection[str] = ()) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import results as results_lib
-from prm_jax.evaluation import scores as scores_lib
+from prm_jax.inference import scores as scores_lib
 from prm_jax.jobs import report
 from prm_jax.runtime import files
 from prm_jax.runtime import verbs

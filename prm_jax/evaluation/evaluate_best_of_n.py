@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
-import pathlib
 from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import results as results_lib
-from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import tables
 from prm_jax.grading import answers
 from prm_jax.grading import pool
+from prm_jax.inference import scores as scores_lib
 from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
 
@@ -94,7 +93,7 @@ class EvaluateBestOfN(evaluate.Evaluate):
       solutions, counts = _regraded(solutions, grades)
       grading |= counts
     index, left_out = best_of_n.groups(solutions, where)
-    aggregate = self._aggregate()
+    aggregate = self.aggregate or self.own_aggregate
     scored = self.step_scores(solutions, score)
     voting.warn_of_unjudged(scored.rows, aggregate)
     of_each = [voting.aggregate(s, aggregate) for s in scored.step_scores]
@@ -137,15 +136,6 @@ class EvaluateBestOfN(evaluate.Evaluate):
         sample["grade"] = grades[i].verdict
         sample["opinions"] = list(grades[i].opinions)
     return results_lib.Evaluation(facts | results, samples)
-
-  def _aggregate(self) -> str:
-    """Returns how step scores become a solution's score."""
-    if self.aggregate is not None or self.checkpoint is None:
-      return self.aggregate or "product"
-    from prm_jax.checkpoints import model_json
-
-    folder = pathlib.Path(self.checkpoint.folder)
-    return model_json.read_description(folder).aggregate or "product"
 
   def run(self, job: PoolJob) -> None:
     """Evaluates the solutions of a file.

@@ -11,8 +11,8 @@ from prm_jax import schema
 from prm_jax.data.formats import fields
 from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import results as results_lib
-from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import tables
+from prm_jax.inference import scores as scores_lib
 from prm_jax.runtime import files
 from prm_jax.runtime import verbs
 

@@ -35,6 +35,7 @@ from prm_jax import schema
 from prm_jax.grading import answers
 from prm_jax.grading import equality
 from prm_jax.grading import formulas
+from prm_jax.runtime import verbs
 
 # rules: prm_jax.grading.equality, exact and in no time. math_verify: Math-Verify
 # (github.com/huggingface/Math-Verify). prm800k: grading.prm800k_rules. both:
@@ -189,6 +190,24 @@ class Grader:
 
   def _start(self) -> _Worker:
     return _Worker(self._command, self._time_s)
+
+
+@dataclasses.dataclass(frozen=True)
+class Graded(verbs.Value):
+  """What compares answers with the right ones.
+
+  Args:
+    grader: What compares an answer with the right one: exact rules (rules),
+      Math-Verify (math_verify), PRM800K's rules (prm800k), or Math-Verify with
+      PRM800K's rules as a second opinion (both); all but rules need pip install
+      'prm_jax[verify]'; see docs/answers.md.
+  """
+
+  grader: GraderName = dataclasses.field(default="rules", kw_only=True)
+
+  def __post_init__(self):
+    super().__post_init__()
+    check(self.grader)
 
 
 def grade_solutions(

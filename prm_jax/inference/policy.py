@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import functools
 import pathlib
 from typing import Annotated, Any, TYPE_CHECKING
 
@@ -151,7 +152,9 @@ class Server(verbs.Value):
   continues: bool = False
   stop_in_text: bool = False
   no_log_probs: bool = False
-  request_option: tuple[RequestOption, ...] = ()
+  request_option: tuple[RequestOption, ...] = dataclasses.field(
+    default=(), metadata=dict(metavar="NAME=JSON")
+  )
   key_variable: str | None = None
   insecure_key: bool = False
   prompt: str | None = None
@@ -277,7 +280,11 @@ class Policy(verbs.Value):
       )
 
   def load(self) -> sampler.Sampler:
-    """Returns the folder's policy."""
+    """Returns the folder's policy, loaded when it is first asked for."""
+    return self._loaded
+
+  @functools.cached_property
+  def _loaded(self) -> sampler.Sampler:
     from prm_jax.inference import sampler as sampler_lib
 
     folder = files.local_path(self.source)
@@ -407,19 +414,6 @@ class Policy(verbs.Value):
     known |= self.server.given(_FURTHER)
     with remote.Client(asked, template, replies) as client:
       yield client, known
-
-
-@dataclasses.dataclass(frozen=True)
-class Writing(verbs.Value):
-  """A policy, and how it samples.
-
-  Args:
-    policy: The model that writes, or judges.
-    sampling: How it samples.
-  """
-
-  policy: Policy
-  sampling: Sampling = dataclasses.field(default_factory=Sampling)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 import dataclasses
+import functools
 import logging
 import pathlib
 
@@ -38,7 +39,7 @@ class SampleJob(verbs.Value):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sample(verbs.Verb):
+class Sample(pool.Graded, verbs.Verb):
   """Samples solutions of problems from a policy and grades their answers.
 
   Args:
@@ -46,10 +47,6 @@ class Sample(verbs.Verb):
     n: The number of solutions to sample for each problem.
     sampling: How they are sampled.
     seed: The seed of the samples.
-    grader: What compares an answer with the right one: exact rules (rules),
-      Math-Verify (math_verify), PRM800K's rules (prm800k), or Math-Verify with
-      PRM800K's rules as a second opinion (both); all but rules need pip install
-      'prm_jax[verify]'; see docs/answers.md.
 
   Example:
     prm-jax sample --policy=runs/demo/policy --input=problems.jsonl \\
@@ -64,15 +61,9 @@ class Sample(verbs.Verb):
     default_factory=policy_lib.Sampling
   )
   seed: verbs.Seed = 0
-  grader: pool.GraderName = "rules"
-
   compiles = True
 
-  def __post_init__(self):
-    super().__post_init__()
-    pool.check(self.grader)
-
-  @property
+  @functools.cached_property
   def _policy(self) -> policy_lib.Policy:
     return verbs.made(policy_lib.Policy, self.policy)
 

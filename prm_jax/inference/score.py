@@ -12,6 +12,7 @@ from prm_jax import schema
 from prm_jax.inference import checkpoint as checkpoint_lib
 from prm_jax.jobs import inputs
 from prm_jax.jobs import report
+from prm_jax.jobs import shards
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.runtime import progress
@@ -24,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class ScoreJob(verbs.Value):
+class ScoreJob(shards.Sharded):
   """Which solutions are scored, and where their scores go.
 
   Args:
@@ -34,13 +35,10 @@ class ScoreJob(verbs.Value):
       (whether the model was trained to judge the step), and the product, min,
       last and mean of step_scores; - is the standard output, and messages go to
       stderr (a file is written whole or not at all, the standard output isn't).
-    shard: Work only on the problems of part I (0 to N - 1) of N, so that N
-      processes share the work.
   """
 
   input: inputs.Solutions
   output: verbs.OutputOrStdout
-  shard: str = "0/1"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from prm_jax import schema
 from prm_jax.jobs import journal
+from prm_jax.jobs import shards
 from prm_jax.runtime import files
 from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
@@ -29,19 +30,16 @@ Batch = Callable[
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Job(verbs.Value):
+class Job(shards.Sharded):
   """What of the work this process does, and how it is saved.
 
   Args:
-    shard: Work only on the problems of part I (0 to N - 1) of N, so that N
-      processes share the work.
     batch: The most solutions that are worked on together and saved together;
       those of one problem stay together, however many they are.
     fresh: Discard what an earlier run saved in OUTPUT.journal and replace
       --output, instead of resuming.
   """
 
-  shard: str = dataclasses.field(default="0/1", metadata=dict(metavar="I/N"))
   batch: verbs.Count = 64
   fresh: bool = False
 

@@ -7,7 +7,9 @@ import dataclasses
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data.formats import jsonl
 from prm_jax.grading import equality
+from prm_jax.runtime import files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,18 @@ def of(claims: Iterable[Claim]) -> dict[str, str]:
   return {problem: claim.answer for problem, claim in first.items()}
 
 
+def read(path: files.PathLike | None) -> Iterator[Claim]:
+  """Yields the answers in a file of problems.
+
+  Args:
+    path: The file, one problem a line; None has none.
+  """
+  for where, record in () if path is None else files.read_records(path):
+    problem = jsonl.problem_from_record(record, where)
+    if problem.answer is not None:
+      yield Claim(problem.problem, problem.answer, where)
+
+
 def claimed(
   solutions: Sequence[schema.Solution], named: str
 ) -> Iterator[Claim]:
@@ -70,3 +84,22 @@ def claimed(
         f" {type(answer).__name__}"
       )
     yield Claim(s.problem, answer, where)
+
+
+def of_all(solutions: Sequence[schema.Solution]) -> dict[str, str]:
+  """Returns the reference answers of solutions in memory; all must have one.
+
+  Args:
+    solutions: The solutions.
+
+  Raises:
+    InputError: One has none, or two of a problem differ.
+  """
+  known = of(claimed(solutions, "solution"))
+  for s in solutions:
+    if s.problem not in known:
+      raise errors.InputError(
+        f"solution {s.id!r}: extra has no {schema.REFERENCE!r}; give the right"
+        " answer of its problem"
+      )
+  return known

@@ -13,6 +13,7 @@ import hashlib
 import re
 
 from prm_jax import errors
+from prm_jax.runtime import verbs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,23 @@ class Shard:
     """Returns whether a problem's text is of this shard."""
     digest = hashlib.sha256(problem.encode("utf-8", "surrogatepass"))
     return int(digest.hexdigest(), 16) % self.count == self.index
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sharded(verbs.Value):
+  """A job that may be a part of one.
+
+  Args:
+    shard: Work only on the problems of part I (0 to N - 1) of N, so that N
+      processes share the work.
+  """
+
+  shard: str = dataclasses.field(default="0/1", metadata=dict(metavar="I/N"))
+
+  @property
+  def part(self) -> Shard:
+    """The part."""
+    return parse(self.shard)
 
 
 def parse(text: str) -> Shard:

@@ -10,72 +10,164 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 import dataclasses
+import logging
+from typing import Literal
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data.formats import jsonl
+from prm_jax.jobs import inputs
+from prm_jax.jobs import report
 from prm_jax.runtime import checks
+from prm_jax.runtime import outputs
+from prm_jax.runtime import verbs
 
-LABELS = ("hard", "a", "b")
+_logger = logging.getLogger(__name__)
 
 
-def agree(
-  a: Sequence[schema.Solution],
-  b: Sequence[schema.Solution],
-  *,
-  above_a: float,
-  above_b: float,
-  labels: str = "hard",
-  names: tuple[str, str] = ("a", "b"),
-) -> tuple[list[schema.Solution], dict[str, int]]:
-  """Returns the solutions on whose first error both agree, in a's order.
-
-  The counts say for every id whether it was kept, or why not. They add up to
-  the number of different ids.
+@dataclasses.dataclass(frozen=True)
+class ConsensusJob(verbs.Value):
+  """Which two files of labelled solutions are compared, and where to write.
 
   Args:
-    a: The solutions as one labeller labels them.
-    b: The same solutions as another labels them, in any order.
-    above_a: A step of a is right if its label is above this, in [0, 1); 0 for
-      hard Monte-Carlo labels.
-    above_b: The same for b; 0.5 for a judge's share of votes.
-    labels: The labels of what is kept: `hard` (1 before the agreed first error,
-      0 at it and None after it), or those of labeller `a` or `b`.
-    names: The names of a and b in errors, such as their files.
-
-  Raises:
-    InputError: An id comes twice or stands for two different solutions, a
-      solution has ratings instead of labels, or an argument is out of range.
+    input: A file of labelled solutions; give the option twice, once for each
+      labeller.
+    output: The JSON Lines file of solutions to write.
+    format: The format of --input; docs/data.md lists the formats, such as jsonl
+      and prm800k.
+    limit: Use only the first N solutions of each --input (default: all).
   """
-  for name, value in (("above_a", above_a), ("above_b", above_b)):
-    if not 0 <= value < 1:
+
+  input: tuple[verbs.Input, ...]
+  output: verbs.Output
+  format: str = "jsonl"
+  limit: verbs.Natural | None = None
+
+  def __post_init__(self):
+    super().__post_init__()
+    if len(self.input) != 2:
       raise errors.InputError(
-        f"{name}={value}: expected at least 0 and less than 1"
+        f"{len(self.input)} x `input`: give two, the same solutions as two"
+        " labellers label them"
       )
-  checks.check_choice("labels", labels, LABELS)
-  of_a, of_b = (_by_id(x, name) for x, name in zip((a, b), names, strict=True))
-  counts = Counter(kept=0)
-  if missing := sum(id_ not in of_a for id_ in of_b):
-    counts["missing_in_a"] = missing
-  kept = []
-  for id_, one in of_a.items():
-    if id_ not in of_b:
-      counts["missing_in_b"] += 1
-      continue
-    other = of_b[id_]
-    _check_same(one, other, names)
-    result = _compare(first_error(one, above_a), first_error(other, above_b))
-    if not one.steps:
-      result = "without_steps"
-    counts[result] += 1
-    if result == "kept":
-      kept.append(_labelled(one, other, labels, above_a))
-  return kept, dict(counts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Consensus(verbs.Verb):
+  """Keeps the solutions in which two labellers find the same first error.
+
+  Or both find none (Zhang et al. 2025, arXiv 2501.07301).
+
+  Args:
+    above_a: A number, at least 0 and less than 1: a step of the first --input
+      is right if its label is greater than it; 0 suits Monte-Carlo labels.
+    above_b: The same for the second --input; 0.5 suits a judge's labels.
+    labels: The labels to write: hard (1 before the first error, 0 at it, none
+      after it), or those of the first --input (a) or of the second (b).
+
+  Example:
+    prm-jax label consensus --input=monte_carlo.jsonl --above_a=0 \\
+      --input=judge.jsonl --above_b=0.5 --output=agreed.jsonl
+  """
+
+  above_a: float
+  above_b: float
+  labels: Literal["hard", "a", "b"] = "hard"
+
+  def __post_init__(self):
+    super().__post_init__()
+    below_1 = "at least 0 and less than 1"
+    checks.check(self, ("above_a", "above_b"), lambda x: 0 <= x < 1, below_1)
+
+  def __call__(
+    self, a: Sequence[schema.Solution], b: Sequence[schema.Solution]
+  ) -> list[schema.Solution]:
+    """Returns the solutions that are kept, in a's order.
+
+    Args:
+      a: See agree.
+      b: See agree.
+    """
+    return self.agree(a, b)[0]
+
+  def run(self, job: ConsensusJob) -> None:
+    """Compares two files.
+
+    Args:
+      job: The files.
+    """
+    of = [inputs.Solutions(x, job.format, job.limit) for x in job.input]
+    outputs.check(dict(output=job.output), [x.stored_at for x in of])
+    (a, left_out), (b, more) = (x.read_some() for x in of)
+    first, second = map(str, job.input)
+    kept, counts = self.agree(a, b, names=(first, second))
+    jsonl.write_solutions(job.output, kept)
+    _logger.info(
+      f"{job.output}: {len(kept):,} solutions on which a and b agree"
+    )
+    _logger.info("a: %s", first)
+    _logger.info("b: %s", second)
+    report.counted(counts)
+    report.left_out(Counter(left_out) + Counter(more))
+
+  def agree(
+    self,
+    a: Sequence[schema.Solution],
+    b: Sequence[schema.Solution],
+    *,
+    names: tuple[str, str] = ("a", "b"),
+  ) -> tuple[list[schema.Solution], dict[str, int]]:
+    """Returns the solutions on whose first error both agree, in a's order.
+
+    The counts say for every id whether it was kept, or why not. They add up to
+    the number of different ids.
+
+    Args:
+      a: The solutions as one labeller labels them.
+      b: The same solutions as another labels them, in any order.
+      names: The names of a and b in errors, such as their files.
+
+    Returns:
+      The solutions that are kept, and the counts.
+
+    Raises:
+      InputError: An id comes twice or stands for two different solutions, or a
+        solution has ratings instead of labels.
+    """
+    of_a, of_b = (
+      _by_id(x, name) for x, name in zip((a, b), names, strict=True)
+    )
+    counts = Counter(kept=0)
+    if missing := sum(id_ not in of_a for id_ in of_b):
+      counts["missing_in_a"] = missing
+    kept = []
+    for id_, one in of_a.items():
+      if id_ not in of_b:
+        counts["missing_in_b"] += 1
+        continue
+      other = of_b[id_]
+      _check_same(one, other, names)
+      result = _compare(
+        first_error(one, self.above_a), first_error(other, self.above_b)
+      )
+      if not one.steps:
+        result = "without_steps"
+      counts[result] += 1
+      if result == "kept":
+        kept.append(_labelled(one, other, self.labels, self.above_a))
+    return kept, dict(counts)
 
 
 def first_error(solution: schema.Solution, above: float) -> int | None:
-  """Returns the index of the first step whose label isn't above a value, or -1.
+  """Returns where the first step is whose label isn't above a value.
 
-  It is None if that depends on a missing label.
+  Args:
+    solution: The solution.
+    above: A step is right if its label is above this.
+
+  Returns:
+    The index, -1 if all steps are right; None if that depends on a missing
+    label.
   """
   for i, label in enumerate(solution.labels or (None,) * len(solution.steps)):
     if label is None:

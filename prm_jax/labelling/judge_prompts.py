@@ -10,6 +10,7 @@ reader of the answer. An answer without a clear verdict gets a reason
       per paragraph, from 1, up to the first wrong one, then a conclusion.
   thinkprm      of Khalifa et al. 2025 (arXiv 2504.16828): `Step i: ... The
       step is \boxed{correct}` for every step, then "Is the solution correct?".
+  dial          thinkprm's form in the few words of a dial problem of the testbed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 import dataclasses
 import re
+from typing import Literal
 
 from prm_jax import schema
 
@@ -230,6 +232,47 @@ def _with_whole(
   return Verdict(error, places, questions[-1].start() + len(_QUESTION))
 
 
+_CHAIN_LINE = re.compile(
+  r"(?:[0-7] [-+*] [0-9] = [0-7]|answer [0-7]|nothing) check(?: .*)?"
+  r"( correct| incorrect)"
+)
+_CHAIN_END = re.compile(r"solution( yes| no)")
+
+
+def _read_chain(text: str, num_steps: int) -> Verdict | str:
+  """Reads a chain: a line with a verdict per step, then the whole's."""
+  *lines, last = text.split("\n")
+  of_whole = _CHAIN_END.fullmatch(last)
+  if of_whole is None:
+    return "no_verdict"
+  right, places, start = [], [], 0
+  for line in lines:
+    match = _CHAIN_LINE.fullmatch(line)
+    if match is None:
+      return "no_verdict"
+    right.append(match[1] == " correct")
+    places.append(start + match.start(1))
+    start += len(line) + 1
+  error = settle(right, num_steps, stops=True)
+  if isinstance(error, str):
+    return error
+  if (of_whole[1] == " yes") != (error < 0):
+    return "contradicting_verdicts"
+  return Verdict(error, tuple(places), start + of_whole.start(1))
+
+
+# What the vocabulary of a judge of dial problems must have besides theirs.
+DIAL_WORDS = (
+  "check",
+  ";",
+  "nothing",
+  "correct",
+  "incorrect",
+  "solution",
+  "yes",
+  "no",
+)
+
 # --- Templates --------------------------------------------------------------
 
 _QUESTION = "Is the solution correct?"
@@ -301,4 +344,25 @@ THINKPRM = Template(
   whole_question=_QUESTION,
 )
 
-TEMPLATES = {t.name: t for t in (PROCESSBENCH, FIRST_ERROR, THINKPRM)}
+# The prompt holds the steps and then the problem, so that the chain follows it as
+# a solution does in the texts that a base model knows:
+#   check so 3 + 4 = 7 ; then 7 * 7 = 2 ; answer 2 ; Ann dials 3 up 4 times 7 .
+#   3 + 4 = 7 check 3 + 4 = 7 correct
+#   7 * 7 = 1 check 7 * 7 = 2 incorrect
+#   solution no
+DIAL = Template(
+  name="dial",
+  prompt="check {steps} {problem}",
+  step="{text} ;",
+  between=" ",
+  # Not in the vocabulary: it is read as an unknown word.
+  reserved=re.compile(rf"(?<!\S)(?:{'|'.join(DIAL_WORDS)})(?!\S)"),
+  instead="?",
+  read=_read_chain,
+  step_words=(" correct", " incorrect"),
+  whole_words=(" yes", " no"),
+  whole_question="solution",
+)
+
+TEMPLATES = {t.name: t for t in (DIAL, FIRST_ERROR, PROCESSBENCH, THINKPRM)}
+TemplateName = Literal["dial", "first_error", "processbench", "thinkprm"]

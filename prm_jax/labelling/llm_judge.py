@@ -13,13 +13,14 @@ import dataclasses
 import hashlib
 import itertools
 import math
+from typing import get_args, Literal
 
 from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.labelling import judge_prompts
 from prm_jax.runtime import checks
 
-VOTES = ("share", "majority", "log_likelihood")
+Vote = Literal["share", "majority", "log_likelihood"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +160,7 @@ def _check(template, votes, min_votes, vote, log_likelihoods) -> None:
     raise errors_lib.InputError(
       f"votes={votes}, min_votes={min_votes}: expected 1 <= min_votes <= votes"
     )
-  checks.check_choice("vote", vote, VOTES)
+  checks.check_choice("vote", vote, get_args(Vote))
   if vote == "log_likelihood" and log_likelihoods is None:
     raise errors_lib.InputError(
       "vote=log_likelihood: this judge gives no log-probabilities; use share or"

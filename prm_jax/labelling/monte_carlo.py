@@ -26,34 +26,42 @@ from prm_jax.grading import answers
 from prm_jax.labelling import prefix_rollouts
 from prm_jax.labelling.prefix_rollouts import Tally
 from prm_jax.runtime import checks
+from prm_jax.runtime import verbs
 
 # A problem's text and its steps so far.
 Key = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(verbs.Value):
   """How many rollouts to draw, and what labels they become.
 
   Args:
-    completions: K, the most rollouts from each prefix.
-    hard: Whether labels are 1[value > threshold] instead of the value.
-    threshold: In [0, 1); Math-Shepherd's is 0, and Zhang et al. 2025 (arXiv
+    completions: The most rollouts after each step; the last step has none, its
+      label is whether the solution's own answer is right.
+    hard: Label a step 1 if the share is above --threshold, else 0, instead of
+      the share itself.
+    threshold: With --hard, the share above which a step is right, at least 0
+      and less than 1; Math-Shepherd's is 0, and Zhang et al. 2025 (arXiv
       2501.07301) find no better one.
-    stop_early: With hard labels, whether a prefix gets no further round when
-      its label can't change: with threshold 0, after its first right end.
-    max_width: With soft labels, a prefix gets no further round when its
-      interval is at most this wide; see `interval`. None draws all.
-    confidence: The level of that interval.
-    rounds: The number of rollouts in each round; None is one round of K, or
-      with stop_early or max_width 1, 1, 2, 4, ... up to K. Runs whose rounds
+    stop_early: With --hard, draw no more rollouts from a step when its label
+      can't change.
+    max_width: Without --hard, draw no more rollouts from a step when the share's
+      confidence interval is at most this wide, above 0 and at most 1 (default:
+      always draw all).
+    confidence: The level of the interval of --max_width, above 0 and less than
+      1.
+    rounds: The number of rollouts in each round; None is one round of all, or
+      with stop_early or max_width 1, 1, 2, 4, ... up to all. Runs whose rounds
       begin the same draw the same rollouts in these.
-    stop_at_zero: Whether the steps after a step of label 0 get no labels and no
-      rollouts. A label policy that ends at the first error would ignore them.
+    stop_at_zero: Draw no rollouts and write no labels for the steps after the
+      first one whose label is 0.
 
   Raises:
     InputError: A number is out of range, or an option has no effect.
   """
+
+  first_is_whole = False
 
   completions: int = 8
   hard: bool = False
@@ -61,10 +69,13 @@ class Options:
   stop_early: bool = False
   max_width: float | None = None
   confidence: float = 0.95
-  rounds: tuple[int, ...] | None = None
+  rounds: tuple[int, ...] | None = dataclasses.field(
+    default=None, metadata=verbs.NO_OPTION
+  )
   stop_at_zero: bool = False
 
   def __post_init__(self):
+    super().__post_init__()
     checks.check_counts(self, ("completions",))
     below_1 = "at least 0 and less than 1"
     checks.check(self, ("threshold",), lambda x: 0 <= x < 1, below_1)

@@ -28,54 +28,66 @@ from collections.abc import Generator, Sequence
 import dataclasses
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.labelling import prefix_rollouts
 from prm_jax.labelling.prefix_rollouts import Rollout
 from prm_jax.runtime import checks
+from prm_jax.runtime import verbs
 
 Steps = tuple[str, ...]
 
 
+def _constant(value: Any) -> Any:
+  """Returns a field for Python alone."""
+  return dataclasses.field(default=value, metadata=verbs.NO_OPTION)
+
+
 @dataclasses.dataclass(frozen=True)
-class Options:
-  """The paper's constants.
+class Options(verbs.Value):
+  """How a problem is searched, with the paper's constants.
 
   Args:
-    completions: k, the number of rollouts of a state.
-    root_rollouts: The number of rollouts of the problem alone. A problem with
-      none or all of them right is dropped. Given solutions count among them.
-    searches: The most searches of a problem.
-    max_rollouts: No search begins after this many rollouts of a problem; None
-      is no limit.
+    completions: The number of rollouts after each prefix of steps that a search
+      tries, k.
+    root_rollouts: The number of rollouts that start at the problem, before any
+      step; solutions in --input count as such; a problem with all or none of
+      them right is left out.
+    searches: The most binary searches for each problem.
+    max_rollouts: Begin no further search in a problem after this many rollouts
+      (default: no limit).
     alpha: In (0, 1].
     beta: In (0, 1].
     length: L, in tokens.
     c_puct: At least 0.
-    segments: A search ends when the part with the error is shorter than the
-      problem's average solution divided by this (the paper uses about 16); 0
-      goes down to single steps.
-    hard: Whether labels are 1 before the first wrong step and 0 at it, instead
-      of MC of the states alone.
+    segments: End a search when the steps that may hold the first error have
+      fewer tokens than the average of the problem's first rollouts divided by
+      this (the paper uses about 16); 0 searches down to single steps.
+    hard: Give label 1 to each step before the first error and label 0 to the
+      error; otherwise a step's label is the share of right rollouts after it,
+      if a search tried that step.
 
   Raises:
     InputError: A number is out of range.
   """
 
+  first_is_whole = False
+
   completions: int = 8
   root_rollouts: int = 32
   searches: int = 100
   max_rollouts: int | None = None
-  alpha: float = 0.5
-  beta: float = 0.9
-  length: int = 500
-  c_puct: float = 0.125
+  alpha: float = _constant(0.5)
+  beta: float = _constant(0.9)
+  length: int = _constant(500)
+  c_puct: float = _constant(0.125)
   segments: int = 0
   hard: bool = False
 
   def __post_init__(self):
+    super().__post_init__()
     counts = ("completions", "root_rollouts", "searches", "length")
     checks.check_counts(self, counts)
     at_most_1 = "above 0 and at most 1"

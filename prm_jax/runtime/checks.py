@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+import dataclasses
 import functools
 import math
+import os
 import reprlib
 import types
 import typing
@@ -87,7 +89,8 @@ def is_a(value: Any, kind: Any, *, finite: bool = True) -> bool:
     finite: Whether NaN and infinity, which JSON doesn't have, are no numbers.
   """
   arguments = typing.get_args(kind)
-  if isinstance(kind, types.UnionType):
+  origin = typing.get_origin(kind)
+  if origin in (types.UnionType, typing.Union):
     return any(is_a(value, x, finite=finite) for x in arguments)
   if kind in (bool, str, types.NoneType):
     return isinstance(value, kind)
@@ -98,11 +101,12 @@ def is_a(value: Any, kind: Any, *, finite: bool = True) -> bool:
       and (math.isfinite(value) or not finite)
     )
     return fits and not isinstance(value, bool)
-  origin = typing.get_origin(kind)
   if origin is tuple and arguments[1:] == (...,):
     return isinstance(value, list | tuple) and all(
       is_a(x, arguments[0], finite=finite) for x in value
     )
+  if dataclasses.is_dataclass(kind) or kind is os.PathLike:
+    return isinstance(value, typing.cast(type, kind))
   return True
 
 

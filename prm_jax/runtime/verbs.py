@@ -192,6 +192,22 @@ class Verb(Value):
   is_printed: ClassVar[bool] = False
   without: ClassVar[tuple[str, ...]] = ()
 
+  @classmethod
+  def job(cls, *values: Any, **fields: Any) -> Any:
+    """Returns the job that `run` takes: the files of the command.
+
+    Args:
+      *values: The job's first fields.
+      **fields: Its other fields, which are options of the command.
+
+    Returns:
+      The job.
+    """
+    kind = job_of(cls)
+    if kind is None:
+      raise errors.InputError(f"{cls.__name__}: runs without a job")
+    return kind(*values, **fields)
+
 
 def made(kind: type[Made], given: Any) -> Made:
   """Returns a value, or the one that its first field stands for.
@@ -271,6 +287,8 @@ class Field:
       return value
     if isinstance(value, numbers.Number) and hasattr(value, "item"):
       value = value.item()  # a number of numpy's
+    if self.hint is float and type(value) is int:
+      value = float(value)  # 1 and 1.0 are one record
     is_first = isinstance(value, str | pathlib.PurePath)
     if self.inner is not None and self.inner.first_is_whole and is_first:
       return typing.cast(Any, self.inner)(os.fspath(value))

@@ -27,7 +27,6 @@ from prm_jax.jobs import journal
 from prm_jax.jobs import journaled
 from prm_jax.jobs import references
 from prm_jax.jobs import report
-from prm_jax.jobs import shards
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.runtime import progress
@@ -485,7 +484,7 @@ def _read(job: SearchJob) -> list[schema.Solution]:
   """Returns the problems of a shard, as solutions without steps."""
   from prm_jax.search import solutions
 
-  part = shards.parse(job.shard)
+  part = job.part
   problems = job.input.read((*solutions.FIELDS, *schema.STATISTICS))
   if not problems:
     raise errors.InputError(

@@ -1,87 +1,18 @@
-"""An LLM judge for the testbed: its template, and chains to train it on.
+"""Chains to train an LLM judge of the testbed on.
 
-The form is ThinkPRM's, in the few words of a dial problem. The prompt holds
-the steps and then the problem, so that the chain follows it as a solution does
-in the texts that a base model knows:
-
-  check so 3 + 4 = 7 ; then 7 * 7 = 2 ; answer 2 ; Ann dials 3 up 4 times 7 .
-
-For each step up to the first wrong one, a chain writes the right step, repeats
-the given one without its connective, and gives the verdict; its last line is
-about the whole solution:
-
-  3 + 4 = 7 check 3 + 4 = 7 correct
-  7 * 7 = 1 check 7 * 7 = 2 incorrect
-  solution no
+Their form is that of `judge_prompts.DIAL`: for each step up to the first wrong
+one the right step, the given one without its connective and the verdict, and a
+last line about the whole solution.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-import re
 
 from prm_jax import schema
 from prm_jax.labelling import judge_prompts
 from prm_jax.testbed import arithmetic
-
-# What the judge's vocabulary must have besides the testbed's words.
-WORDS = (
-  "check",
-  ";",
-  "nothing",
-  "correct",
-  "incorrect",
-  "solution",
-  "yes",
-  "no",
-)
-
-_LINE = re.compile(
-  r"(?:[0-7] [-+*] [0-9] = [0-7]|answer [0-7]|nothing) check(?: .*)?"
-  r"( correct| incorrect)"
-)
-_LAST = re.compile(r"solution( yes| no)")
-
-
-def _read(text: str, num_steps: int) -> judge_prompts.Verdict | str:
-  """Reads a chain: a line with a verdict per step, then the whole's."""
-  *lines, last = text.split("\n")
-  of_whole = _LAST.fullmatch(last)
-  if of_whole is None:
-    return "no_verdict"
-  right, places, start = [], [], 0
-  for line in lines:
-    match = _LINE.fullmatch(line)
-    if match is None:
-      return "no_verdict"
-    right.append(match[1] == " correct")
-    places.append(start + match.start(1))
-    start += len(line) + 1
-  error = judge_prompts.settle(right, num_steps, stops=True)
-  if isinstance(error, str):
-    return error
-  if (of_whole[1] == " yes") != (error < 0):
-    return "contradicting_verdicts"
-  return judge_prompts.Verdict(error, tuple(places), start + of_whole.start(1))
-
-
-TEMPLATE = judge_prompts.Template(
-  name="dial",
-  prompt="check {steps} {problem}",
-  step="{text} ;",
-  between=" ",
-  # Not in the vocabulary: it is read as an unknown word.
-  reserved=re.compile(rf"(?<!\S)(?:{'|'.join(WORDS)})(?!\S)"),
-  instead="?",
-  read=_read,
-  step_words=(" correct", " incorrect"),
-  whole_words=(" yes", " no"),
-  whole_question="solution",
-)
-
-# All that a judge may be asked by.
-TEMPLATES = judge_prompts.TEMPLATES | {TEMPLATE.name: TEMPLATE}
 
 
 def chains(
@@ -107,7 +38,7 @@ def chains(
     else:
       counts["chains"] += 1
       counts["labels"] += len(judged)
-      prompt = judge_prompts.ask(TEMPLATE, solution)
+      prompt = judge_prompts.ask(judge_prompts.DIAL, solution)
       lines = _lines(solution, len(judged), error)
       prompts_and_chains.append(
         schema.Solution(solution.id, prompt, lines, source="exact chain")
@@ -123,7 +54,10 @@ def exercises(solutions: Iterable[schema.Solution]) -> list[schema.Solution]:
   """
   return [
     schema.Solution(
-      s.id, judge_prompts.ask(TEMPLATE, s), tuple(_redone(s)), source="exercise"
+      s.id,
+      judge_prompts.ask(judge_prompts.DIAL, s),
+      tuple(_redone(s)),
+      source="exercise",
     )
     for s in solutions
     if s.steps
@@ -152,7 +86,7 @@ def _redone(solution: schema.Solution) -> list[str]:
       result = arithmetic.turn(value, sign, n)
       right = f"{value} {sign} {n} = {result}"
       value = result
-    given = judge_prompts.plain(TEMPLATE, step)
+    given = judge_prompts.plain(judge_prompts.DIAL, step)
     connective, _, rest = given.partition(" ")
     if connective in arithmetic.CONNECTIVES:
       given = rest

@@ -7,19 +7,21 @@ import importlib
 import subprocess
 import sys
 import types
+import typing
 
 from prm_jax.cli import arguments
 from prm_jax.cli import main
 from prm_jax.data import encoding
 from prm_jax.evaluation import evaluate_steps
+from prm_jax.labelling import judge_prompts
 from prm_jax.runtime import verbs
-from prm_jax.testbed import judge as testbed_judge
 
 
 def test_choices_are_those_of_the_modules_that_a_start_does_not_load():
   of_steps = {f.name: f for f in verbs.fields(evaluate_steps.EvaluateSteps)}
   assert of_steps["neutral"].choices == encoding.NEUTRAL
-  assert tuple(sorted(testbed_judge.TEMPLATES)) == arguments.TEMPLATES
+  names = typing.get_args(judge_prompts.TemplateName)
+  assert [*judge_prompts.TEMPLATES] == [*names]
 
 
 def test_a_start_loads_neither_numpy_nor_jax():

@@ -17,10 +17,7 @@ from prm_jax.inference import engine as sampling_engine
 from prm_jax.inference import remote
 from prm_jax.inference import scorer
 from prm_jax.labelling import active_selection
-from prm_jax.labelling import consensus
 from prm_jax.labelling import llm_judge
-from prm_jax.labelling import monte_carlo
-from prm_jax.labelling import omega_tree
 from prm_jax.search import adaptive
 from prm_jax.search import chunks
 from prm_jax.search import models
@@ -46,10 +43,9 @@ CALLED = {
   "search calibrate": (adaptive.fit, adaptive.AdaptiveBestOfN),
   "verify run": SEARCHES,
   "verify choose": (rules.AcceptFirst, acceptance.curve),
-  "label monte_carlo": (monte_carlo.Options, *SAMPLES),
-  "label omega_prm": (omega_tree.Options, *SAMPLES),
+  "label monte_carlo": SAMPLES,
+  "label omega_prm": SAMPLES,
   "label judge": (llm_judge.label, *SAMPLES),
-  "label consensus": (consensus.agree,),
   "label select": (active_selection.most_convincing, *SCORES),
   "sample": SAMPLES,
   "score": SCORES,

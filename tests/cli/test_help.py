@@ -70,7 +70,7 @@ def test_a_part_of_an_options_name_is_none_and_a_hint_names_the_command(
     ("--inputt=x", "unrecognized arguments: --inputt=x; see prm-jax -"),
     (
       "label --policy=x monte_carlo",
-      "required: --input, --output, --policy; unrecognized arguments:"
+      "required: --policy, --input, --output; unrecognized arguments:"
       " --policy=x; give --policy after the command; see prm-jax label",
     ),
     (

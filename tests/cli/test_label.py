@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 import random_models
 
+import prm_jax
 from prm_jax import schema
 from prm_jax.cli import main
-from prm_jax.cli import policies
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import answers
 from prm_jax.grading import pool
@@ -76,11 +76,11 @@ def testbed(monkeypatch):
 
   def use(complete=_complete):
     @contextlib.contextmanager
-    def policy(args, counts):
-      depends_on = dict(policy="testbed", seed=args.seed)
+    def opened(self, sampling, seed, replies, counts):
+      depends_on = dict(policy="testbed", seed=seed)
       yield policy_lib.Writer(complete, depends_on)
 
-    monkeypatch.setattr(policies, "policy", policy)
+    monkeypatch.setattr(policy_lib.Policy, "opened", opened)
 
   use()
   return use
@@ -173,6 +173,27 @@ def test_the_command_writes_what_the_labeller_says(testbed, files, capfd):
   assert graded == work["rollouts"] + len(solutions)
 
 
+def _told(solutions):
+  return [(s.id, s.steps, s.labels) for s in solutions]
+
+
+@pytest.mark.parametrize("kind", ["monte_carlo", "omega_prm"])
+def test_a_labeller_in_python_labels_as_its_command_does(kind, testbed, files):
+  solutions = [
+    dataclasses.replace(s, extra=dict(s.extra, num_tokens=5))
+    for s in _solutions()
+  ]
+  jsonl.write_solutions(files[0], solutions)
+  assert _run(*_monte_carlo(files, kind=kind)) == 0
+  kinds = dict(monte_carlo=prm_jax.MonteCarlo, omega_prm=prm_jax.OmegaPRM)
+  labeller = kinds[kind]("testbed", completions=4)
+  found = _told(labeller(solutions))
+  assert found and found == _told(jsonl.read_solutions(files[1]))
+  alone = [dataclasses.replace(solutions[0], extra={})]
+  with pytest.raises(prm_jax.InputError, match="no 'reference_answer'"):
+    labeller(alone)
+
+
 def test_hard_labels_and_their_options_reach_the_labeller(
   testbed, files, capfd
 ):
@@ -211,7 +232,7 @@ def test_it_says_how_far_it_is_and_what_that_has_cost(
   cost = f"{counts['tokens']:,} tokens, {counts['rollouts']:,} rollouts"
   assert lines[-1].startswith("label 18/18 ") and lines[-1].endswith(cost)
   # In the second batch the first one's cost stands before its own.
-  assert any(line.endswith(" rollouts + 4") for line in lines)
+  assert any(line.endswith(" rollouts + 4 rollouts") for line in lines)
 
 
 def test_a_real_policy_that_never_ends_is_counted_and_said(
@@ -714,6 +735,9 @@ def test_a_judge_marks_solutions_that_nobody_has_answers_to(
   assert _run(*judge, "--votes=3", "--min_votes=2", "--batch=5") == 0
   found = jsonl.read_solutions(files[1])
   assert [s.id for s in found] == [s.id for s in solutions]
+  asked = prm_jax.Judge("testbed", votes=3, min_votes=2)
+  whole = [s for s in solutions if s.steps]
+  assert _told(asked(whole)) == _told(s for s in found if s.steps)
   for s in found:
     assert "critiques" not in s.extra
     assert s.labels == (None if not s.steps else (0.5,) * len(s.steps))
@@ -889,4 +913,4 @@ def test_the_pages_commands_are_read_as_they_are_written():
   for command in commands:
     if "KIND" not in command:
       words = shlex.split(command.replace("$SLURM_ARRAY_TASK_ID", "3"))
-      assert parser.parse_args(words).kind == words[1]
+      assert parser.parse_args(words).command == words[1]

@@ -11,7 +11,6 @@ import random_models
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
-from prm_jax.cli import flags
 from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
 from prm_jax.inference import engine
@@ -286,6 +285,7 @@ def test_a_type_is_for_the_scorer_alone_if_a_server_writes(folder, capsys):
   serve = ["serve", "--checkpoint=math:exp", "--dtype=float32"]
   assert main.main(serve) == 1
   assert "--dtype=float32 is for checkpoints" in capsys.readouterr().err
-  given = dict(policy="http://127.0.0.1:9/v1", model="m", dtype="float32")
-  writing, _ = flags.value(policy_lib.Writing, given)
-  writing.policy.check(loads_scorer=True)
+  server = policy_lib.Server(model="m")
+  policy_lib.Policy(
+    "http://127.0.0.1:9/v1", dtype="float32", server=server
+  ).check(loads_scorer=True)

@@ -21,10 +21,10 @@ from prm_jax.evaluation import evaluate_steps
 from prm_jax.evaluation import prmbench
 from prm_jax.evaluation import processbench
 from prm_jax.evaluation import results as outputs
-from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import tables
 from prm_jax.grading import pool
 from prm_jax.inference import score as score_lib
+from prm_jax.inference import scores as scores_lib
 from prm_jax.runtime import files
 
 pytestmark = pytest.mark.usefixtures("printed_log")

@@ -47,7 +47,7 @@ def _oracle(labels, above):
 @given(sets=_labelled_twice())
 def test_kept_is_what_both_agree_on_and_the_counts_are_of_all(sets):
   a, b = sets
-  kept, counts = consensus.agree(a, b, **BOTH)
+  kept, counts = consensus.Consensus(**BOTH).agree(a, b)
   of_b = {s.id: s for s in b}
   expected = [
     s.id
@@ -69,8 +69,8 @@ def test_kept_is_what_both_agree_on_and_the_counts_are_of_all(sets):
 @given(sets=_labelled_twice())
 def test_who_is_called_a_changes_names_alone(sets):
   a, b = sets
-  kept, counts = consensus.agree(a, b, **BOTH)
-  swapped, mirrored = consensus.agree(b, a, above_a=0.5, above_b=0.0)
+  kept, counts = consensus.Consensus(**BOTH).agree(a, b)
+  swapped, mirrored = consensus.Consensus(0.5, 0.0).agree(b, a)
   assert {s.id: s.labels for s in swapped} == {s.id: s.labels for s in kept}
   other = {"_a": "_b", "_b": "_a"}
   assert mirrored == {
@@ -96,22 +96,22 @@ def test_who_is_called_a_changes_names_alone(sets):
 )
 def test_every_way_to_differ_has_its_own_count(a, b, reason):
   sets = [_solution("x", a)], [_solution("x", b)]
-  kept, counts = consensus.agree(*sets, **BOTH)
+  kept, counts = consensus.Consensus(**BOTH).agree(*sets)
   assert counts == {"kept": 0} | {reason: 1}
   assert len(kept) == (reason == "kept")
 
 
 def test_no_labels_at_all_are_unlabelled():
   bare = _solution("x", None, steps=("s",))
-  _, counts = consensus.agree([bare], [bare], **BOTH)
+  _, counts = consensus.Consensus(**BOTH).agree([bare], [bare])
   assert counts == {"kept": 0, "unlabelled_in_both": 1}
 
 
 def test_kept_labels_can_be_those_of_either_labeller():
   a, b = _solution("x", (0.75, 0.0)), _solution("x", (1.0, 0.25))
   found = {
-    how: consensus.agree([a], [b], **BOTH, labels=how)[0][0].labels
-    for how in consensus.LABELS
+    how: consensus.Consensus(**BOTH, labels=how)([a], [b])[0].labels
+    for how in ("hard", "a", "b")
   }
   assert found == {"hard": (1.0, 0.0), "a": a.labels, "b": b.labels}
 
@@ -128,7 +128,8 @@ def test_kept_labels_can_be_those_of_either_labeller():
 def test_what_is_not_the_same_solution_names_both_in_one_line(b, message):
   a = _solution("x", (1.0,))
   with pytest.raises(errors.InputError, match=message) as e:
-    consensus.agree([a], [b], **BOTH, names=("mc.jsonl", "judge.jsonl"))
+    both = consensus.Consensus(**BOTH)
+    both.agree([a], [b], names=("mc.jsonl", "judge.jsonl"))
   assert "judge.jsonl" in str(e.value) and "\n" not in str(e.value)
   if "ratings" not in message:
     assert "mc.jsonl" in str(e.value)
@@ -137,7 +138,7 @@ def test_what_is_not_the_same_solution_names_both_in_one_line(b, message):
 def test_an_id_that_comes_twice_is_refused():
   twice = [_solution("x", (1.0,))] * 2
   with pytest.raises(errors.InputError, match="'x' comes twice"):
-    consensus.agree(twice[:1], twice, **BOTH)
+    consensus.Consensus(**BOTH)(twice[:1], twice)
 
 
 @pytest.mark.parametrize(
@@ -145,4 +146,4 @@ def test_an_id_that_comes_twice_is_refused():
 )
 def test_arguments_that_make_no_sense_are_refused(fields):
   with pytest.raises(errors.InputError):
-    consensus.agree([], [], **(BOTH | fields))
+    consensus.Consensus(**(BOTH | fields))

@@ -9,9 +9,8 @@ import pytest
 
 from prm_jax import schema
 from prm_jax.labelling import judge_prompts
-from prm_jax.testbed import judge as testbed_judge
 
-FORMS = {**judge_prompts.TEMPLATES, "dial": testbed_judge.TEMPLATE}
+FORMS = {**judge_prompts.TEMPLATES, "dial": judge_prompts.DIAL}
 # Text that would move a boundary, if texts could.
 TYPED = hostile_text.TEXT | st.lists(
   st.sampled_from(
@@ -91,9 +90,9 @@ def test_no_text_opens_a_step(steps, problem):
 @given(steps=st.lists(TYPED, min_size=1, max_size=4), problem=TYPED)
 def test_no_text_opens_a_step_of_a_dial_problem(steps, problem):
   words = judge_prompts.ask(
-    testbed_judge.TEMPLATE, _solution(steps, problem)
+    judge_prompts.DIAL, _solution(steps, problem)
   ).split()
-  marks = [x for x in words if x in testbed_judge.WORDS]
+  marks = [x for x in words if x in judge_prompts.DIAL_WORDS]
   assert marks == ["check", *[";"] * len(steps)]
 
 

@@ -235,7 +235,7 @@ def test_a_weight_is_the_least_of_the_steps_so_far_averaged_over_chains(
   (found,), work = llm_judge.label(
     [_solution()],
     generate,
-    testbed_judge.TEMPLATE,
+    judge_prompts.DIAL,
     votes=len(texts),
     log_likelihoods=_log_likelihoods_of(p_of, asked),
   )
@@ -283,7 +283,7 @@ def test_weights_are_probabilities_however_far_apart_the_words():
   (found,), _ = llm_judge.label(
     [_solution()],
     _says([_chain(-1)]),
-    testbed_judge.TEMPLATE,
+    judge_prompts.DIAL,
     log_likelihoods=log_likelihoods,
   )
   assert found.labels == (0.0, 0.0, 0.0) and found.extra["p_yes"] == 0
@@ -296,7 +296,7 @@ def test_words_without_a_chance_make_no_weight():
   (found,), work = llm_judge.label(
     [_solution()],
     _says([_chain(-1)]),
-    testbed_judge.TEMPLATE,
+    judge_prompts.DIAL,
     log_likelihoods=log_likelihoods,
   )
   assert found.labels == (None,) * 3 and "p_yes" not in found.extra
@@ -331,13 +331,11 @@ def test_a_judge_that_writes_the_right_chains_is_the_exact_verifier():
   solutions = _dial_solutions(60)
   assert {s.outcome for s in solutions} == {True, False}
   found, work = llm_judge.label(
-    solutions, _knowing(solutions), testbed_judge.TEMPLATE
+    solutions, _knowing(solutions), judge_prompts.DIAL
   )
   assert [s.labels for s in found] == [s.labels for s in solutions]
   assert work["labelled"] == 60 and work["unparsable"] == 0
-  scores = llm_judge.score(
-    solutions, _knowing(solutions), testbed_judge.TEMPLATE
-  )
+  scores = llm_judge.score(solutions, _knowing(solutions), judge_prompts.DIAL)
   assert scores == arithmetic.verifier(solutions)
 
 
@@ -346,7 +344,7 @@ def policy():
   words = tokenizer_lib.train_sentencepiece(
     [
       *(x for s in _dial_solutions(100) for x in (s.problem, *s.steps)),
-      " ".join(testbed_judge.WORDS),
+      " ".join(judge_prompts.DIAL_WORDS),
     ],
     96,
     model_type="word",
@@ -372,7 +370,7 @@ def test_a_policy_of_ours_can_be_the_judge(policy):
   )
   works = []
   found = llm_judge.score(
-    solutions, generate, testbed_judge.TEMPLATE, votes=2, report=works.append
+    solutions, generate, judge_prompts.DIAL, votes=2, report=works.append
   )
   assert [x.scores for x in found] == [(0.5,) * len(s.steps) for s in solutions]
   assert not any(any(x.judged) for x in found)
@@ -386,7 +384,7 @@ def test_a_policy_of_ours_can_be_the_judge(policy):
 
   one = solutions[:1]
   (scores,) = llm_judge.score(
-    one, _knowing(one), testbed_judge.TEMPLATE, log_likelihoods=log_likelihoods
+    one, _knowing(one), judge_prompts.DIAL, log_likelihoods=log_likelihoods
   )
   (chain,), _ = testbed_judge.chains(one)
   right, wrong = weights[(chain.steps[0].rpartition(" ")[0],)]

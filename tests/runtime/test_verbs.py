@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
+import prm_jax
 from prm_jax import errors
 from prm_jax.runtime import verbs
 
@@ -53,6 +54,23 @@ def test_a_declaration_is_read_from_type_default_and_docstring():
   assert names.element is str and seed.parse is verbs.seed
   assert verbs.summary(Outer) == "Does it."
   assert verbs.example(Outer) == "prm-jax do --inner=x"
+
+
+def test_a_verb_makes_the_job_that_it_runs():
+  job = prm_jax.Score.job(input="a.jsonl", output="b.jsonl", shard="1/2")
+  assert str(job.input.path) == "a.jsonl" and str(job.part) == "1/2"
+  with pytest.raises(errors.InputError, match="Outer: runs without a job"):
+    Outer.job(input="a")
+
+
+def test_a_whole_number_is_the_float_that_it_equals():
+  chosen = prm_jax.Consensus(0, 0.5)
+  assert type(chosen.above_a) is float
+
+
+def test_what_is_of_none_of_several_kinds_is_refused():
+  with pytest.raises(errors.InputError, match="policy must be"):
+    prm_jax.Sample(prm_jax.RewardModel("a"))
 
 
 def test_the_first_field_of_an_inner_value_may_stand_for_it():

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 import numpy as np
 
 from prm_jax import schema
+from prm_jax.labelling import judge_prompts
 from prm_jax.testbed import arithmetic
 from prm_jax.testbed import judge as testbed_judge
 
@@ -27,7 +28,7 @@ def test_a_chain_reads_as_the_first_error_of_its_labels(seed):
   (chain,), counts = testbed_judge.chains([arithmetic.judge(solved)])
   n = len(solved.steps)
   labels = arithmetic.check(problem.problem, solved.steps)
-  found = testbed_judge.TEMPLATE.read("\n".join(chain.steps), n)
+  found = judge_prompts.DIAL.read("\n".join(chain.steps), n)
   assert found.first_error == schema.first_error(labels)
   judged = len(chain.steps) - 1
   assert counts == {"chains": 1, "labels": judged}

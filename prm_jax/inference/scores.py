@@ -81,6 +81,16 @@ class Source(verbs.Value):
       raise errors.InputError("give either `checkpoint` or `scores`")
     return path
 
+  @property
+  def own_aggregate(self) -> str:
+    """How step scores become a solution's, as the checkpoint says."""
+    from prm_jax.checkpoints import model_json
+
+    if self.checkpoint is None:
+      return "product"
+    folder = pathlib.Path(self.checkpoint.folder)
+    return model_json.read_description(folder).aggregate or "product"
+
   def step_scores(
     self,
     solutions: Sequence[schema.Solution],

@@ -1,0 +1,311 @@
+"""What labellers share that ask a policy: files, journal and what they say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import functools
+import logging
+import pathlib
+import time
+from typing import Any, ClassVar
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.inference import policy as policy_lib
+from prm_jax.jobs import inputs
+from prm_jax.jobs import journal
+from prm_jax.jobs import journaled
+from prm_jax.jobs import references as references_lib
+from prm_jax.jobs import report
+from prm_jax.runtime import files
+from prm_jax.runtime import outputs
+from prm_jax.runtime import progress
+from prm_jax.runtime import verbs
+
+_logger = logging.getLogger(__name__)
+
+# Labels solutions, and tells of the completions that it has drawn.
+Label = Callable[
+  [Sequence[schema.Solution], policy_lib.Tell],
+  tuple[Sequence[schema.Solution], Mapping[str, int]],
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelJob(journaled.Job):
+  """Which solutions are labelled, and where they go.
+
+  Args:
+    input: The solutions to label.
+    output: The JSON Lines file of solutions to write.
+    batch: The most lines of --input that are labelled before they are saved;
+      those of one problem stay together, however many they are.
+    fresh: Discard the labels that an earlier run saved in OUTPUT.journal and
+      replace --output, instead of resuming.
+  """
+
+  input: inputs.Solutions
+  output: verbs.Output
+
+
+@dataclasses.dataclass(frozen=True)
+class _Task:
+  """What is to be labelled.
+
+  Args:
+    solutions: The solutions of this shard.
+    references: The reference answer to each problem's text.
+    unable: Why a solution can't be labelled, by id.
+    left_out: What the reader left out, by reason.
+  """
+
+  solutions: list[schema.Solution]
+  references: Mapping[str, str]
+  unable: Mapping[str, str]
+  left_out: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Labeller(verbs.Verb):
+  """Labels solutions by what a policy writes.
+
+  Args:
+    policy: The model that writes.
+    sampling: How it samples.
+    seed: The seed of all random numbers.
+  """
+
+  policy: policy_lib.Policy | str
+  sampling: policy_lib.Sampling = dataclasses.field(
+    default_factory=policy_lib.Sampling
+  )
+  seed: verbs.Seed = 0
+
+  compiles = True
+  # Its name, as what labels depend on has it; whether it needs right answers;
+  # and whether it writes new solutions of problems, which need no steps.
+  kind: ClassVar[str]
+  needs_reference: ClassVar[bool] = True
+  writes_new: ClassVar[bool] = False
+
+  def _options(self) -> dict[str, Any]:
+    """Returns the options that labels depend on, as plain data."""
+    raise NotImplementedError
+
+  def _labelling(
+    self,
+    writer: policy_lib.Writer,
+    references: Mapping[str, str],
+    counts: Counter[str],
+  ) -> contextlib.AbstractContextManager[Label]:
+    """Returns the labeller, for the time that it is used.
+
+    Args:
+      writer: The policy.
+      references: The right answer to each problem's text.
+      counts: The counts to which its work is added.
+    """
+    raise NotImplementedError
+
+  def __call__(
+    self, solutions: Sequence[schema.Solution]
+  ) -> list[schema.Solution]:
+    """Returns the solutions with labels of their steps.
+
+    Args:
+      solutions: The solutions; in `extra` of each, `reference_answer` is the
+        right answer, if it is needed.
+
+    Raises:
+      InputError: A right answer is missing that is needed.
+    """
+    references = {}
+    if self.needs_reference:
+      references = references_lib.of_all(solutions)
+    counts: Counter[str] = Counter()
+    with self._opened(references, None, counts) as (label, _):
+      labelled, _ = label(solutions, lambda done, tokens=0: None)
+    return list(labelled)
+
+  @functools.cached_property
+  def _policy(self) -> policy_lib.Policy:
+    return verbs.made(policy_lib.Policy, self.policy)
+
+  @contextlib.contextmanager
+  def _opened(
+    self,
+    references: Mapping[str, str],
+    replies: pathlib.Path | None,
+    counts: Counter[str],
+  ) -> Iterator[tuple[Label, policy_lib.Writer]]:
+    how = self.sampling, self.seed, replies, counts
+    with (
+      self._policy.opened(*how) as writer,
+      self._labelling(writer, references, counts) as label,
+    ):
+      yield label, writer
+
+  def label_file(
+    self, job: LabelJob, problems: files.PathLike | None = None
+  ) -> Mapping[str, int]:
+    """Labels the solutions of a file, and returns the work.
+
+    Args:
+      job: The files.
+      problems: A file of problems with further right answers.
+    """
+    self._policy.check()
+    _check_outputs(job, self._policy, problems)
+    task = self._read(job, problems)
+    claim = dict(kind=self.kind, shard=str(job.part))
+    claim |= self._options()
+    if not job.fresh:
+      known = self._policy.asked(self.sampling) | claim | dict(seed=self.seed)
+      journal.check(job.output, task.solutions, known)
+    counts: Counter[str] = Counter()
+    replies = policy_lib.replies_path(job.output)
+    with self._opened(task.references, replies, counts) as (label, writer):
+      report.computed(dict(policy=writer.compute_dtype))
+      start = time.perf_counter()
+
+      def work_on(batch, tell):
+        return self._batch(batch, tell, label, task.unable, counts)
+
+      is_server = self._policy.is_server
+      done = journaled.run(
+        *(job, job.output, task.solutions, claim | writer.depends_on, work_on),
+        doing="label",
+        first="starting" if is_server else progress.COMPILING,
+        so_far=_cost,
+        are_new=self.writes_new,
+      )
+      elapsed_s = time.perf_counter() - start
+    self._report(job, task, done)
+    if tokens := done.work.get("tokens", 0) - done.before.get("tokens", 0):
+      _logger.info(f"{tokens / elapsed_s:,.0f} tokens/s since this start")
+    return done.work
+
+  def _read(self, job: LabelJob, problems: files.PathLike | None) -> _Task:
+    """Returns what is to be labelled; refuses bad input before any work."""
+    part = job.part
+    solutions, left_out = job.input.read_some(takes_problems=self.writes_new)
+    references = {}
+    if self.needs_reference:
+      named = f"{job.input.path}: solution"
+      claims = [
+        *references_lib.read(problems),
+        *references_lib.claimed(solutions, named),
+      ]
+      references = references_lib.of(claims)
+    # With the whole input, so that no shard is refused that others aren't.
+    if self.needs_reference and not any(
+      s.problem in references for s in solutions
+    ):
+      raise errors.InputError(
+        f'{job.input.path}: no solution has a "{schema.REFERENCE}"; prm-jax'
+        " sample writes them, or give `problems=FILE` with answers"
+      )
+    mine, unable = [], {}
+    for s in solutions:
+      if not part.holds(s.problem):
+        continue
+      if not s.steps and not self.writes_new:
+        unable[s.id] = "no steps"
+      elif self.needs_reference and s.problem not in references:
+        unable[s.id] = "no reference answer"
+      elif self.needs_reference and s.extra.get(schema.REFERENCE) is None:
+        # It stays with the solution: its labels depend on it.
+        extra = {**s.extra, schema.REFERENCE: references[s.problem]}
+        s = dataclasses.replace(s, extra=extra)
+      mine.append(s)
+    return _Task(mine, references, unable, left_out)
+
+  def _batch(
+    self,
+    batch: Sequence[schema.Solution],
+    tell: journaled.Tell,
+    label: Label,
+    unable: Mapping[str, str],
+    counts: Counter[str],
+  ) -> tuple[list[schema.Solution], dict[str, int]]:
+    """Returns a batch's solutions, labelled if they can be, and the work."""
+    counts.update({name: -n for name, n in counts.items()})  # to 0
+
+    def drawn(done: int, tokens: int = 0) -> None:
+      tell(_cost(dict(tokens=tokens) if tokens else dict(rollouts=done)))
+
+    labelled, work = label([s for s in batch if s.id not in unable], drawn)
+    # Labels of another kind would pass for this one's.
+    blank = (
+      dataclasses.replace(s, labels=None, ratings=None)
+      for s in batch
+      if s.id in unable and not self.writes_new
+    )
+    by_id = {s.id: s for s in (*labelled, *blank)}
+    ids = by_id if self.writes_new else [s.id for s in batch]
+    return [by_id[id_] for id_ in ids], {**work, **counts}
+
+  def _report(self, job: LabelJob, task: _Task, done: journaled.Done) -> None:
+    """Says what was labelled, what wasn't and why, and what it took."""
+    labelled, work = done.solutions, done.work
+    unable = Counter(task.unable.values())
+    if not self.writes_new:
+      unable["no step could be told"] = sum(
+        not is_labelled(s) and s.id not in task.unable for s in labelled
+      )
+    steps = sum(len(s.steps) for s in labelled)
+    known = [x for s in labelled for x in s.labels or () if x is not None]
+    _logger.info(f"{job.output}: {len(labelled):,} solutions, {steps:,} steps")
+    report.counted(
+      dict(
+        solutions_labelled=sum(map(is_labelled, labelled)),
+        steps_labelled=len(known),
+      )
+      | {f"without labels: {why}": n for why, n in unable.items() if n}
+    )
+    if before := sum(map(is_labelled, task.solutions)):
+      report.counted({"had labels already, which these replace": before})
+    report.left_out(task.left_out)
+    report.counted(work)
+    if work.get("slot_steps"):
+      _logger.info(f"slots in use: {work['tokens'] / work['slot_steps']:.0%}")
+    rollouts = work.get("rollouts", 0)
+    if rollouts and work.get("unended") == rollouts:
+      _logger.info(
+        "no rollout ended within"
+        f" `max_tokens={self.sampling.max_tokens}`: give more, or another"
+        " policy; these labels say little"
+      )
+
+
+def is_labelled(solution: schema.Solution) -> bool:
+  """Returns whether a step of a solution has a label or a rating.
+
+  Args:
+    solution: The solution.
+  """
+  values = (*(solution.labels or ()), *(solution.ratings or ()))
+  return any(value is not None for value in values)
+
+
+def _cost(work: Mapping[str, int]) -> str:
+  names = ("tokens", "rollouts")
+  return ", ".join(f"{work[n]:,} {n}" for n in names if n in work)
+
+
+def _check_outputs(
+  job: LabelJob, policy: policy_lib.Policy, problems: files.PathLike | None
+) -> None:
+  """Refuses an output, or what is written beside it, that harms an input."""
+  read = [job.input.stored_at, problems]
+  if not policy.is_server:
+    read.append(files.local_path(policy.source))
+  for path in (
+    job.output,
+    journal.path_of(job.output),
+    policy_lib.replies_path(job.output),
+  ):
+    outputs.check(dict(output=path), read)

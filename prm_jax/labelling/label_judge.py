@@ -1,0 +1,83 @@
+"""`prm_jax.Judge`: labels by a language model that is asked about each step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+import contextlib
+import dataclasses
+from typing import Any
+
+from prm_jax.inference import policy as policy_lib
+from prm_jax.labelling import judge_prompts
+from prm_jax.labelling import label_job
+from prm_jax.labelling import llm_judge
+
+
+@dataclasses.dataclass(frozen=True)
+class Judge(label_job.Labeller):
+  """Labels each step by asking a language model about it.
+
+  Args:
+    policy: The model that judges.
+    template: The prompt for the judge, and how its answer is read
+      (docs/judge.md).
+    votes: The number of answers to ask for about each solution.
+    min_votes: Don't label a solution with fewer readable answers than this.
+    vote: How votes become labels. share: the share of votes by which all steps
+      so far are correct. majority: 1 before and 0 from the first error that
+      most votes name, no label if votes tie. log_likelihood: the probability of
+      the words for correct against those for wrong, the least of the steps so
+      far, mean over votes; only for the templates dial and thinkprm.
+    keep_texts: Also write the judge's answers to --output.
+
+  Example:
+    prm-jax label judge --policy=http://localhost:8000/v1 --model=NAME --chat \\
+      --input=samples.jsonl --output=labelled.jsonl
+  """
+
+  template: judge_prompts.TemplateName = "processbench"
+  votes: int = 1
+  min_votes: int = 1
+  vote: llm_judge.Vote = "share"
+  keep_texts: bool = False
+
+  kind = "judge"
+  needs_reference = False
+
+  def run(self, job: label_job.LabelJob) -> None:
+    """Labels the solutions of a file.
+
+    Args:
+      job: The files.
+    """
+    self.label_file(job)
+
+  def _options(self) -> dict[str, Any]:
+    return dict(template=self.template) | self._voting()
+
+  def _voting(self) -> dict[str, Any]:
+    names = ("votes", "min_votes", "vote", "keep_texts")
+    return {name: getattr(self, name) for name in names}
+
+  @contextlib.contextmanager
+  def _labelling(
+    self,
+    writer: policy_lib.Writer,
+    references: Mapping[str, str],
+    counts: Counter[str],
+  ) -> Iterator[label_job.Label]:
+    del references, counts
+    by_words = self.vote == "log_likelihood"
+
+    def label(solutions, tell):
+      return llm_judge.label(
+        *(solutions, writer.bind(tell)),
+        judge_prompts.TEMPLATES[self.template],
+        log_likelihoods=writer.log_likelihoods if by_words else None,
+        **self._voting(),
+      )
+
+    # Refuses options that make no sense together, before any work.
+    label([], lambda done, tokens=0: None)
+    yield label
