@@ -27,6 +27,7 @@ from prm_jax.inference import drawing
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import engine_programs
 from prm_jax.search import engine as search_engine
+from prm_jax.search import limits as limits_lib
 from prm_jax.search import models
 from prm_jax.search import rules
 from prm_jax.search import tree as tree_lib
@@ -109,7 +110,7 @@ def record(
     rules.Beam(args.keep, args.expand),
     {tree_lib.POLICY: models.Policy(step, step)},
     models.Verifier(score),
-    search_engine.Limits(max_steps=args.depth),
+    limits_lib.Limits(max_steps=args.depth),
     seed=args.seed,
   )
 
@@ -159,13 +160,13 @@ def nodes(
 
 
 @dataclasses.dataclass(frozen=True)
-class Replay:
+class Replay(rules.Rule):
   """The rule that continues what was continued in recorded trees."""
 
   trees: Mapping[str, tree_lib.Tree]
 
   def next(self, tree: tree_lib.Tree) -> tree_lib.Round:
-    """Returns what to continue; see search.engine.Rule."""
+    """Returns what to continue; see rules.Rule."""
     return self.trees[tree.problem.id].rounds[len(tree.rounds)]
 
 

@@ -42,6 +42,7 @@ from prm_jax.inference import scorer
 from prm_jax.models import transformer
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine as search_engine
+from prm_jax.search import limits as limits_lib
 from prm_jax.search import models
 from prm_jax.search import tree as tree_lib
 
@@ -174,7 +175,7 @@ def by_engine(
   cost = bill_lib.cost_of(prm.config, writes=False)
   verifier = models.Verifier(score, encode=encode, cost=cost)
   rule = recorded.Replay({tree.problem.id: tree for tree in trees})
-  limits = search_engine.Limits(max_steps=args.depth)
+  limits = limits_lib.Limits(max_steps=args.depth)
 
   def run() -> recorded.Nodes:
     for of in (*done, policy.codec.ids):

@@ -70,6 +70,7 @@ from prm_jax.runtime import files
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import chunks
 from prm_jax.search import engine
+from prm_jax.search import limits as limits_lib
 from prm_jax.search import models
 from prm_jax.search import rules
 from prm_jax.search import tree as tree_lib
@@ -290,7 +291,7 @@ def of_seed(folder: pathlib.Path, seed: int, sizes: Sizes) -> dict[str, Arrays]:
 
 def measure(
   problems: Sequence[schema.Solution],
-  rule: engine.Rule,
+  rule: rules.Rule,
   policy: models.Policy,
   verifier: models.Verifier,
   seed: int,
@@ -301,7 +302,7 @@ def measure(
   tokens, flops: what the candidates up to there took, if they are samples; of a
   search what it took. policy_flops are without the scorer.
   """
-  limits = engine.Limits(max_tokens=SAMPLING.max_tokens)
+  limits = limits_lib.Limits(max_tokens=SAMPLING.max_tokens)
   policies = {tree_lib.POLICY: policy}
   trees = engine.search(problems, rule, policies, verifier, limits, seed=seed)
   costs = {tree_lib.POLICY: policy.cost, bill_lib.SCORER: verifier.cost}

@@ -18,6 +18,7 @@ from prm_jax.search import adaptive
 from prm_jax.search import answers
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine
+from prm_jax.search import limits as limits_lib
 from prm_jax.search import models
 from prm_jax.search import rules
 from prm_jax.search import tree as tree_lib
@@ -59,7 +60,7 @@ class Run:
   """
 
   name: str
-  rule: engine.Rule | None
+  rule: rules.Rule | None
   noise: float = GOOD
   persistence: float = 0.0
   aggregate: str = "last"
@@ -240,7 +241,7 @@ def measure(
   rule = run.rule
   if run.confidence:
     rule = _adaptive(run, verifier, task, seed)
-  limits = engine.Limits(lookahead=run.lookahead)
+  limits = limits_lib.Limits(lookahead=run.lookahead)
   rows = []
   for i in range(0, len(chosen), _CHUNK):
     trees = engine.search(

@@ -17,6 +17,7 @@ from prm_jax import schema
 from prm_jax.search import answers
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine
+from prm_jax.search import limits as limits_lib
 from prm_jax.search import rules
 from prm_jax.search import tree as tree_lib
 from prm_jax.testbed import arithmetic
@@ -44,7 +45,7 @@ class Run:
   """
 
   name: str
-  rule: engine.Rule | None
+  rule: rules.Rule | None
   prm: str = "full"
   aggregate: str = "min"
   lookahead: int = 0
@@ -78,7 +79,9 @@ def measure(
   ]
   policy = of_seed.policy
   verifier = of_seed.verifier(run.prm, run.aggregate)
-  limits = engine.Limits(max_tokens=of_seed.max_tokens, lookahead=run.lookahead)
+  limits = limits_lib.Limits(
+    max_tokens=of_seed.max_tokens, lookahead=run.lookahead
+  )
   costs = {tree_lib.POLICY: policy.cost, bill_lib.SCORER: verifier.cost}
   rows = []
   for i in range(0, len(chosen), _CHUNK):

@@ -68,7 +68,20 @@ if TYPE_CHECKING:
   from prm_jax.schema import Problem as Problem
   from prm_jax.schema import Solution as Solution
   from prm_jax.schema import StepScores as StepScores
+  from prm_jax.search.adaptive import AdaptiveBestOfN as AdaptiveBestOfN
   from prm_jax.search.calibrate import Calibrate as Calibrate
+  from prm_jax.search.limits import Limits as Limits
+  from prm_jax.search.mcts import MCTS as MCTS
+  from prm_jax.search.particles import ParticleFilter as ParticleFilter
+  from prm_jax.search.rules import Beam as Beam
+  from prm_jax.search.rules import BestOfN as BestOfN
+  from prm_jax.search.rules import ChunkGuidance as ChunkGuidance
+  from prm_jax.search.rules import DiverseTrees as DiverseTrees
+  from prm_jax.search.rules import Rebase as Rebase
+  from prm_jax.search.rules import RejectResample as RejectResample
+  from prm_jax.search.rules import Speculate as Speculate
+  from prm_jax.search.search import Search as Search
+  from prm_jax.search.verify import Verify as Verify
   from prm_jax.serving.client import AsyncClient as AsyncClient
   from prm_jax.serving.client import Client as Client
   from prm_jax.serving.serve import Serve as Serve
@@ -121,6 +134,19 @@ _HOMES = dict(
   Score="inference.score",
   Scorer="inference.scorer",
   SearchPage="reports.search_page",
+  Search="search.search",
+  Verify="search.verify",
+  Limits="search.limits",
+  BestOfN="search.rules",
+  Beam="search.rules",
+  DiverseTrees="search.rules",
+  Rebase="search.rules",
+  ParticleFilter="search.particles",
+  MCTS="search.mcts",
+  RejectResample="search.rules",
+  Speculate="search.rules",
+  AdaptiveBestOfN="search.adaptive",
+  ChunkGuidance="search.rules",
   Serve="serving.serve",
   Train="trainer",
   advantages="rl.advantages",

@@ -72,6 +72,8 @@ def test_a_users_program_calls_every_name(folders, tmp_path):
     str(folders / "sft"), str(tmp_path / "sampled.jsonl")
   )
   assert len({s.id for s in sampled}) == 2
+  found = using_prm_jax.search(str(folders / "sft"), str(folders / "prm"))
+  assert [s.id for s in found] == ["p", "p"]
   labelled = using_prm_jax.label(prm_jax.load(folders / "sft"))
   assert all(s.labels is not None for s in labelled)
   found = using_prm_jax.data_sets(

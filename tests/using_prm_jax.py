@@ -105,6 +105,25 @@ def label(policy: prm_jax.Sampler) -> list[prm_jax.Solution]:
   return prm_jax.label(solutions(), policy, sampling, completions=2)
 
 
+def search(policy: str, prm: str) -> list[prm_jax.Solution]:
+  problem = prm_jax.Problem("p", "2 + 3", answer="5")
+  search = prm_jax.Search(
+    policy=policy,
+    scorer=prm,
+    rule=prm_jax.Beam(keep=1, expand=2),
+    limits=prm_jax.Limits(max_steps=2, budget_tokens=40),
+    max_step_tokens=4,
+  )
+  verify = prm_jax.Verify(
+    policy=policy,
+    scorer=prm,
+    threshold=0.99,
+    attempts=1,
+    limits=prm_jax.Limits(budget_tokens=4),
+  )
+  return search([problem]) + verify([problem])
+
+
 def data_sets(file: str, folder: str) -> dict[str, Any]:
   prm_jax.write_solutions(file, solutions())
   (built,) = prm_jax.Build("jsonl", folder, input=file)()

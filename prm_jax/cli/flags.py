@@ -63,6 +63,8 @@ def options(kind: type[verbs.Value]) -> dict[str, Option]:
   for root, of in (("verb", kind), *([] if job is None else [("job", job)])):
     group = "files" if root == "job" else ""
     for option in _options(of, (root,), group):
+      if option.name in getattr(kind, "without", ()):
+        continue
       before = found.get(option.name)
       if before is not None:
         places = (*before.places, *option.places)
@@ -77,6 +79,7 @@ def _options(kind: type, at: Place, group: str) -> list[Option]:
     if not field.metadata.get("is_option", True):
       continue
     is_required = field.default is dataclasses.MISSING
+    is_required |= field.metadata.get("is_required", False)
     place = (*at, field.name)
     if field.inner is None:
       option = Option(
@@ -86,7 +89,8 @@ def _options(kind: type, at: Place, group: str) -> list[Option]:
       continue
     of_inner = group
     if at[0] != "job":
-      of_inner = verbs.summary(field.inner).rstrip(".").lower()
+      title = verbs.summary(field.inner).rstrip(".").lower()
+      of_inner = field.metadata.get("group", title)
     inner = _options(field.inner, place, of_inner)
     if not field.inner.first_is_whole:
       found += inner
@@ -145,16 +149,6 @@ def add(commands: arguments.Parser, name: str, kind: type[verbs.Verb]) -> None:
   parser.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
-def add_value(parser: arguments.Parser, kind: type[verbs.Value]) -> None:
-  """Adds the options of a value to the parser of a command that is no verb.
-
-  Args:
-    parser: The parser.
-    kind: The value's class; `value` makes one of what was parsed.
-  """
-  _add_all(parser, options(kind).values())
-
-
 def _add_all(parser: arguments.Parser, found: Iterable[Option]) -> None:
   groups: dict[str, Any] = {"": parser}
   for option in found:
@@ -187,7 +181,7 @@ def _add(group: Any, option: Option) -> None:
     more["metavar"] = field.metadata["metavar"]
   elif field.hint is int:
     more["metavar"] = "N"
-  shown = _default_words(field)
+  shown = "" if option.is_required else _default_words(field)
   more["help"] = (f"{option.text} {shown}" if shown else option.text).replace(
     "%", "%%"
   )

@@ -18,10 +18,10 @@ from prm_jax import trainer
 from prm_jax.cli import arguments
 from prm_jax.cli import flags as flags_lib
 from prm_jax.cli import output
-from prm_jax.cli import search_arguments
 from prm_jax.data import datasets
 from prm_jax.demo import demo
 from prm_jax.device_check import check_device
+from prm_jax.evaluation import choose_threshold
 from prm_jax.evaluation import evaluate_best_of_n
 from prm_jax.evaluation import evaluate_prmbench
 from prm_jax.evaluation import evaluate_processbench
@@ -34,12 +34,17 @@ from prm_jax.labelling import label_judge
 from prm_jax.labelling import label_rollouts
 from prm_jax.labelling import select
 from prm_jax.plan import plan
+from prm_jax.reports import compare
+from prm_jax.reports import search_page
 from prm_jax.runtime import doctor
 from prm_jax.runtime import exhausted
 from prm_jax.runtime import outputs
 from prm_jax.runtime import preemption
 from prm_jax.runtime import terminal
 from prm_jax.runtime import verbs
+from prm_jax.search import calibrate
+from prm_jax.search import search
+from prm_jax.search import verify
 from prm_jax.serving import serve
 from prm_jax.training import inspection
 
@@ -199,7 +204,6 @@ def _parser() -> arguments.Parser:
     lambda parser: flags_lib.add(parser, "import", exchange.Import),
     lambda parser: flags_lib.add(parser, "export", exchange.Export),
     lambda parser: flags_lib.add(parser, "score", score.Score),
-    search_arguments.add,
     _add_kinds,
     lambda parser: flags_lib.add(parser, "serve", serve.Serve),
     lambda parser: flags_lib.add(parser, "plan", plan.Plan),
@@ -214,15 +218,6 @@ def _parser() -> arguments.Parser:
 
 # Commands that have kinds, each of them a verb: what they do, and the kinds.
 _KINDS: dict[str, tuple[str, dict[str, type[verbs.Verb]]]] = dict(
-  eval=(
-    "evaluate a reward model",
-    dict(
-      best_of_n=evaluate_best_of_n.EvaluateBestOfN,
-      steps=evaluate_steps.EvaluateSteps,
-      processbench=evaluate_processbench.EvaluateProcessBench,
-      prmbench=evaluate_prmbench.EvaluatePRMBench,
-    ),
-  ),
   label=(
     "label the steps of solutions automatically",
     dict(
@@ -231,6 +226,28 @@ _KINDS: dict[str, tuple[str, dict[str, type[verbs.Verb]]]] = dict(
       judge=label_judge.Judge,
       consensus=consensus.Consensus,
       select=select.Select,
+    ),
+  ),
+  search=(
+    "search for solutions with a policy and a reward model",
+    dict(
+      **{rule.name: search.by(rule) for rule in search.RULES},
+      calibrate=calibrate.Calibrate,
+      compare=compare.Compare,
+      page=search_page.SearchPage,
+    ),
+  ),
+  verify=(
+    "answer only if a reward model is sure enough: accept, or draw again",
+    dict(run=verify.Verify, choose=choose_threshold.ChooseThreshold),
+  ),
+  eval=(
+    "evaluate a reward model",
+    dict(
+      best_of_n=evaluate_best_of_n.EvaluateBestOfN,
+      steps=evaluate_steps.EvaluateSteps,
+      processbench=evaluate_processbench.EvaluateProcessBench,
+      prmbench=evaluate_prmbench.EvaluatePRMBench,
     ),
   ),
   data=(

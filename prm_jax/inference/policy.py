@@ -417,19 +417,6 @@ class Policy(verbs.Value):
 
 
 @dataclasses.dataclass(frozen=True)
-class Writing(verbs.Value):
-  """A policy, and how it samples.
-
-  Args:
-    policy: The model that writes, or judges.
-    sampling: How it samples.
-  """
-
-  policy: Policy
-  sampling: Sampling = dataclasses.field(default_factory=Sampling)
-
-
-@dataclasses.dataclass(frozen=True)
 class Writer:
   """A model that writes, and what its completions depend on.
 

@@ -19,7 +19,8 @@ What a name and a type don't say of an option is in the field's metadata,
 `dataclasses.field(metadata=dict(...))`: is_positional=True (a word without a
 flag), flag="from" (a flag of another name), also=("checkpoint",) (further
 flags), metavar="NAME=VALUE" (what the help shows for its value), is_option=False
-(a field for Python alone).
+(a field for Python alone), is_required=True (its default is for Python alone),
+group="" (of a value: where the help shows its options).
 """
 
 from __future__ import annotations
@@ -80,6 +81,12 @@ def at_least_one(value: int) -> None:
   """Refuses what is no number of things that there are."""
   if value < 1:
     raise ValueError("expected 1 or more")
+
+
+def a_share(value: float) -> None:
+  """Refuses what is no share of a whole."""
+  if not 0 <= value <= 1:
+    raise ValueError("expected a share in [0, 1]")
 
 
 def seed(text: str) -> int:
@@ -158,6 +165,7 @@ Count = Annotated[int, whole, at_least_one]
 Seed = Annotated[int, seed]
 Step = Annotated[int | Literal["best"] | None, step]
 Positive = Annotated[float, positive]
+Share = Annotated[float, number, a_share]
 # A file or folder of this machine; one that is written; the folder of a run,
 # which may be in a bucket; what is read, with `-` for the standard input; and
 # what is written, with `-` for the standard output.
@@ -205,10 +213,12 @@ class Verb(Value):
     compiles: Whether the programs that it compiles are kept on disk.
     is_printed: Whether its result is what it prints, unless it writes an
       output.
+    without: Options of the values that it holds which its command hasn't.
   """
 
   compiles: ClassVar[bool] = False
   is_printed: ClassVar[bool] = False
+  without: ClassVar[tuple[str, ...]] = ()
 
   @classmethod
   def job(cls, *values: Any, **fields: Any) -> Any:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import math
-
-from jaxtyping import Float
-import numpy as np
+from typing import Any, TYPE_CHECKING
 
 from prm_jax import errors
 from prm_jax.runtime import checks
+from prm_jax.runtime import files
+from prm_jax.runtime import verbs
 from prm_jax.search.rules import ids
+from prm_jax.search.rules import OF_STEPS
+from prm_jax.search.rules import Rule
 from prm_jax.search.tree import Expansion
 from prm_jax.search.tree import Round
 from prm_jax.search.tree import Tree
+
+if TYPE_CHECKING:
+  import numpy as np
 
 # As in the authors' code, so that n stays finite.
 _LEAST_CHANCE = 1e-4
@@ -52,6 +58,8 @@ class Calibration:
 
 def _feature(log_odds: Sequence[float]) -> float:
   """Returns what the chance is predicted from."""
+  import numpy as np
+
   return float(np.clip(log_odds, -10, 10).mean())
 
 
@@ -80,6 +88,8 @@ def fit(
   Raises:
     InputError: There are fewer than 2 problems, or the quantile is out of range.
   """
+  import numpy as np
+
   if len(pilots) < 2 or len(pilots) != len(success):
     raise errors.InputError(
       f"{len(pilots)} problems with pilots and {len(success)} shares of right"
@@ -109,41 +119,99 @@ def fit(
   return Calibration(float(best[0]) - slope * float(mean), slope, quantile)
 
 
-def _pinball(error: Float[np.ndarray, " P"], quantile: float) -> float:
+def _pinball(error: np.ndarray, quantile: float) -> float:
+  import numpy as np
+
   return float(np.maximum(quantile * error, (quantile - 1) * error).mean())
 
 
-@dataclasses.dataclass(frozen=True)
-class AdaptiveBestOfN:
-  """Best-of-n with as many samples as a problem needs (arXiv 2506.09338).
-
-  After `pilot` samples the chance p of success of one is estimated, and the
-  problem gets ceil(ln(1 - confidence) / ln(1 - p)) in all: so many that with
-  this confidence one of them is right.
+def read(path: files.PathLike) -> Calibration:
+  """Reads what `prm-jax search calibrate` wrote.
 
   Args:
-    pilot: The number of samples that the chance is estimated from.
+    path: The file.
+
+  Returns:
+    The calibration.
+
+  Raises:
+    InputError: It isn't such a file.
+  """
+  values = files.read_json(path).get("calibration")
+  names = {field.name for field in dataclasses.fields(Calibration)}
+  if (
+    not isinstance(values, Mapping)
+    or set(values) != names
+    or not all(checks.is_a(x, float) for x in values.values())
+  ):
+    raise errors.InputError(
+      f"{path}: holds no calibration; give a file that `prm-jax search"
+      " calibrate` wrote"
+    )
+  return Calibration(**values)
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptiveBestOfN(Rule):
+  """Best-of-n with as many samples as a problem needs, by its calibrated chance.
+
+  After the pilot samples the chance p of success of one is estimated, and the
+  problem gets ceil(ln(1 - confidence) / ln(1 - p)) in all: so many that with
+  this confidence one of them is right (arXiv 2506.09338).
+
+  Args:
+    pilot: The number of samples that the chance is told from.
     most: The most samples of a problem.
-    confidence: The wanted chance that one sample is right, in (0, 1).
-    calibration: Estimates the chance.
+    confidence: The wanted chance that one of the samples is right, above 0 and
+      less than 1.
+    calibration: The file that `prm-jax search calibrate` wrote; in Python also
+      what it fitted.
 
   Raises:
     InputError: A number is out of range.
+
+  Example:
+    prm-jax search adaptive_best_of_n --calibration=chance.json \\
+      --policy=runs/demo/policy --scorer=runs/demo/prm \\
+      --input=problems.jsonl --output=found.jsonl
   """
 
-  pilot: int = 4
-  most: int = 64
+  name = "adaptive_best_of_n"
+  ignores = OF_STEPS
+
+  pilot: verbs.Count = 4
+  most: verbs.Count = 64
   confidence: float = 0.99
-  calibration: Calibration = Calibration()
+  calibration: Calibration | files.PathLike = dataclasses.field(
+    default=Calibration(), metadata=dict(is_required=True)
+  )
 
   def __post_init__(self):
-    checks.check_counts(self, ("pilot", "most"))
+    super().__post_init__()
     inside = "above 0 and less than 1"
     checks.check(self, ("confidence",), lambda x: 0 < x < 1, inside)
     if self.pilot > self.most:
       raise errors.InputError(
-        f"pilot={self.pilot}: more than most={self.most}; give fewer"
+        f"`pilot={self.pilot}`: more than `most={self.most}`; give fewer"
       )
+
+  @functools.cached_property
+  def fitted(self) -> Calibration:
+    """The calibration, read if a file holds it."""
+    if isinstance(self.calibration, Calibration):
+      return self.calibration
+    return read(self.calibration)
+
+  @property
+  def reads(self) -> tuple[files.PathLike, ...]:
+    """The file, if one holds the calibration."""
+    if isinstance(self.calibration, Calibration):
+      return ()
+    return (self.calibration,)
+
+  def record(self) -> dict[str, Any]:
+    """Returns its options, with what the file holds; see Rule.record."""
+    return super().record() | dict(calibration=dataclasses.asdict(self.fitted))
 
   def num_samples(self, log_odds: Sequence[float]) -> int:
     """Returns how many samples a problem gets in all.
@@ -154,13 +222,13 @@ class AdaptiveBestOfN:
     Returns:
       The number, from pilot to most.
     """
-    chance = self.calibration.chance(log_odds)
+    chance = self.fitted.chance(log_odds)
     chance = min(max(chance, _LEAST_CHANCE), 1 - _LEAST_CHANCE)
     needed = math.ceil(math.log1p(-self.confidence) / math.log1p(-chance))
     return min(max(needed, self.pilot), self.most)
 
   def next(self, tree: Tree) -> Round:
-    """Returns what to continue; see engine.Rule."""
+    """Returns what to continue; see Rule.next."""
     if not tree.rounds:
       return Round((Expansion(0, self.pilot, whole=True),))
     drawn = tree.nodes[1:]

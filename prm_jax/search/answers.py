@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+from typing import get_args, Literal
 
 from prm_jax import schema
-from prm_jax import voting
 from prm_jax.grading import answers as answers_lib
 from prm_jax.grading import equality
 from prm_jax.search import tree as tree_lib
 
 # best: that of the highest score. weighted: the answer whose candidates' scores
 # have the highest sum. majority: the most frequent answer.
-SELECTIONS = ("best", "weighted", "majority")
+Selection = Literal["best", "weighted", "majority"]
+SELECTIONS: tuple[str, ...] = get_args(Selection)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,8 @@ def choose(
   Returns:
     A choice for each way to select.
   """
+  from prm_jax import voting
+
   nodes = [tree.nodes[n] for n in tree.candidates]
   if not nodes:
     return dict.fromkeys(SELECTIONS, Choice())

@@ -27,7 +27,7 @@ class Budget:
   """
 
   tokens: int | None
-  flops: int | None
+  flops: float | None
   costs: Mapping[str, bill_lib.Cost | None]
 
   @property
@@ -51,8 +51,8 @@ class Budget:
     spent = bill_lib.flops(bill, self.costs)
     if spent is None:
       raise errors.InputError(
-        f"budget_flops={self.flops}: the FLOPs of a model aren't known; give"
-        " budget_tokens"
+        f"`budget_flops={self.flops:g}`: the FLOPs of a model aren't known;"
+        " give `budget_tokens`"
       )
     return spent >= self.flops
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.runtime import verbs
@@ -106,31 +105,3 @@ class Calibrate(verbs.Verb):
       f" {fitted.slope:.3f} * mean log-odds), the {fitted.quantile:g} quantile"
       f" of {len(samples):,} problems"
     )
-
-
-def read_calibration(path: files.PathLike) -> adaptive.Calibration:
-  """Reads what `prm-jax search calibrate` wrote.
-
-  Args:
-    path: The file.
-
-  Returns:
-    The calibration.
-
-  Raises:
-    InputError: It isn't such a file.
-  """
-  from prm_jax.search import adaptive
-
-  values = files.read_json(path).get("calibration")
-  names = {field.name for field in dataclasses.fields(adaptive.Calibration)}
-  if (
-    not isinstance(values, Mapping)
-    or set(values) != names
-    or not all(checks.is_a(x, float) for x in values.values())
-  ):
-    raise errors.InputError(
-      f"{path}: holds no calibration; give a file that `prm-jax search"
-      " calibrate` wrote"
-    )
-  return adaptive.Calibration(**values)

@@ -1,7 +1,7 @@
 """Guidance by the likelihood of chunks under a larger policy.
 
 A small policy writes chunks of a fixed number of tokens, a large one tells how
-likely they are, and the best goes on: rules.Beam with keep=1. It needs no
+likely they are, and the best goes on: rules.ChunkGuidance. It needs no
 reward model, so it is a baseline for all that need one. arXiv 2606.01682 has
 it; its abstract alone was read, which leaves open the lengths that its authors
 take. Steps of different lengths can't be compared so: the paper finds that
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 import dataclasses
 import math
+from typing import get_args
 
 import numpy as np
 
@@ -24,10 +25,9 @@ from prm_jax.inference import log_likelihood
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import models
+from prm_jax.search import rules
 
-# contrast: the mean log-probability of a chunk's tokens under the large policy
-# minus that under the small one. likelihood: the first alone.
-GUIDANCE = ("contrast", "likelihood")
+GUIDANCE: tuple[str, ...] = get_args(rules.Guidance)
 
 
 def of_sampler(

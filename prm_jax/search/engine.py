@@ -16,75 +16,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-from typing import Protocol, runtime_checkable
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.runtime import checks
 from prm_jax.runtime import preemption
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import budget as budget_lib
 from prm_jax.search import children as children_lib
 from prm_jax.search import known_tokens
+from prm_jax.search import limits as limits_lib
 from prm_jax.search import models
+from prm_jax.search import rules
 from prm_jax.search import tree as tree_lib
-
-
-@runtime_checkable
-class Rule(Protocol):
-  """A strategy: a pure function of the tree."""
-
-  def next(self, tree: tree_lib.Tree) -> tree_lib.Round:
-    """Returns what to continue; without expansions the search is over.
-
-    Args:
-      tree: The tree so far.
-
-    Returns:
-      The expansions, and what else stays.
-    """
-    ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-  """Where a search of a problem ends, whatever its rule.
-
-  Args:
-    max_steps: The most steps of a solution; a longer one is cut there.
-    max_tokens: The most tokens that are sampled for a solution, over all of its
-      steps; the step that reaches it is its last. None is no limit.
-    budget_tokens: No child is begun once the policies have sampled as many
-      tokens as this for the problem. The last one may go over it.
-    budget_flops: No child is begun once the FLOPs of the bill are as many.
-    lookahead: The number of greedy steps that are written after a node before
-      it is scored (Snell et al. 2024, arXiv 2408.03314). They are paid for, and
-      no part of the tree.
-
-  Raises:
-    InputError: A number is out of range.
-  """
-
-  max_steps: int = 64
-  max_tokens: int | None = None
-  budget_tokens: int | None = None
-  budget_flops: int | None = None
-  lookahead: int = 0
-
-  def __post_init__(self):
-    checks.check_counts(self, ("max_steps",))
-    checks.check_natural(self, ("lookahead",))
-    for name in ("max_tokens", "budget_tokens", "budget_flops"):
-      if getattr(self, name) is not None:
-        checks.check_counts(self, (name,))
 
 
 def search(
   problems: Sequence[schema.Solution],
-  rule: Rule,
+  rule: rules.Rule,
   policies: Mapping[str, models.Policy],
   verifier: models.Verifier,
-  limits: Limits = Limits(),
+  limits: limits_lib.Limits = limits_lib.Limits(),
   *,
   seed: int = 0,
   progress: Callable[[int], None] = lambda done: None,
@@ -121,10 +72,10 @@ def search(
 
 def extend(
   trees: Sequence[tree_lib.Tree],
-  rule: Rule,
+  rule: rules.Rule,
   policies: Mapping[str, models.Policy],
   verifier: models.Verifier,
-  limits: Limits = Limits(),
+  limits: limits_lib.Limits = limits_lib.Limits(),
   *,
   max_rounds: int | None = None,
   progress: Callable[[int], None] = lambda done: None,
@@ -195,10 +146,10 @@ class _Search:
 class _Run:
   """The rule, the models and the limits of a search; see extend."""
 
-  rule: Rule
+  rule: rules.Rule
   policies: Mapping[str, models.Policy]
   verifier: models.Verifier
-  limits: Limits
+  limits: limits_lib.Limits
 
   def begin(self, tree: tree_lib.Tree) -> _Search:
     """Returns a tree's search, with the tokens that its nodes made known."""

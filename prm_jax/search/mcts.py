@@ -10,51 +10,58 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import dataclasses
 import math
+from typing import Literal
 
 from prm_jax.runtime import checks
+from prm_jax.runtime import verbs
 from prm_jax.search.rules import ids
+from prm_jax.search.rules import Rule
 from prm_jax.search.tree import Expansion
 from prm_jax.search.tree import Node
 from prm_jax.search.tree import Round
 from prm_jax.search.tree import Tree
 
-PRIORS = ("policy", "uniform")
-
 
 @dataclasses.dataclass(frozen=True)
-class MCTS:
-  """Monte-Carlo tree search with PUCT.
+class MCTS(Rule):
+  """Monte-Carlo tree search over steps, with PUCT.
 
   A simulation goes down from the problem: at each node to the child with the
   highest Q + c * P * sqrt(N of the node) / (1 + N of the child). A node without
-  children gets `expand`, in a round of its own, and the simulation goes on to
-  the best of them, until that has ended. N counts the nodes at and below one, Q
-  is the mean of their scores. Where all below has ended, no simulation goes.
+  children gets some, in a round of its own, and the simulation goes on to the
+  best of them, until that has ended. N counts the nodes at and below one, Q is
+  the mean of their scores. Where all below has ended, no simulation goes.
 
   Args:
-    simulations: The number of simulations. With their defaults 4 of 4 children
-      sample about as many tokens as 16 solutions, which other rules draw.
-    expand: The number of children that a node gets.
-    exploration: The constant c.
-    prior: What P is. policy: the geometric mean of the probabilities of the
-      step's tokens, 1 if they aren't known; uniform: 1.
+    simulations: The number of simulations, each down to the end of a solution;
+      4 of 4 children sample about as many tokens as 16 solutions.
+    expand: The number of children that a solution gets when a simulation comes
+      to it.
+    exploration: The constant c of PUCT, 0 or more.
+    prior: The prior P of PUCT: policy (the geometric mean of the probabilities
+      of the step's tokens, 1 if they aren't known) or uniform (1).
 
   Raises:
-    InputError: A number is out of range, or `prior` is unknown.
+    InputError: A number is out of range.
+
+  Example:
+    prm-jax search mcts --policy=runs/demo/policy --scorer=runs/demo/prm \\
+      --input=problems.jsonl --output=found.jsonl
   """
 
-  simulations: int = 4
-  expand: int = 4
+  name = "mcts"
+
+  simulations: verbs.Count = 4
+  expand: verbs.Count = 4
   exploration: float = 1.25
-  prior: str = "policy"
+  prior: Literal["policy", "uniform"] = "policy"
 
   def __post_init__(self):
-    checks.check_counts(self, ("simulations", "expand"))
+    super().__post_init__()
     checks.check(self, ("exploration",), lambda x: x >= 0, "0 or more")
-    checks.check_choice("prior", self.prior, PRIORS)
 
   def next(self, tree: Tree) -> Round:
-    """Returns what to continue; see engine.Rule."""
+    """Returns what to continue; see Rule.next."""
     candidates = ids([n for n in tree.nodes[1:] if not n.is_open])
     visits, total, is_live = _statistics(tree)
 

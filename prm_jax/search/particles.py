@@ -10,107 +10,67 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 import dataclasses
-
-from jaxtyping import Float
-import numpy as np
+from typing import Literal
 
 from prm_jax import errors
-from prm_jax.runtime import checks
+from prm_jax.runtime import verbs
 from prm_jax.search.rules import ids
+from prm_jax.search.rules import Rule
 from prm_jax.search.tree import Expansion
 from prm_jax.search.tree import Node
 from prm_jax.search.tree import Round
 from prm_jax.search.tree import Tree
 
-# multinomial: each is drawn independently, as the authors do. systematic: one
-# random number for all, so that equal weights keep every solution.
-RESAMPLING = ("multinomial", "systematic")
-
-
-def weights(nodes: Sequence[Node], temperature: float) -> Float[np.ndarray, N]:
-  """Returns the share of each node: softmax(log-odds / temperature).
-
-  Args:
-    nodes: The nodes.
-    temperature: A high one gives equal shares.
-
-  Returns:
-    Shares that sum up to 1.
-  """
-  log_odds = np.asarray([node.log_odds for node in nodes])
-  with np.errstate(over="ignore"):  # e^-inf is a share of 0
-    shares = np.exp((log_odds - log_odds.max()) / temperature)
-  return shares / shares.sum()
-
-
-def resample(
-  shares: Float[np.ndarray, N],
-  num: int,
-  random: np.random.Generator,
-  how: str,
-) -> list[int]:
-  """Returns which nodes are drawn, in ascending order.
-
-  Args:
-    shares: The share of each node.
-    num: The number of draws.
-    random: The random numbers.
-    how: One of RESAMPLING.
-
-  Returns:
-    num indices, some of them several times.
-  """
-  if how == "systematic":
-    points = (random.random() + np.arange(num)) / num
-  else:
-    points = np.sort(random.random(num))
-  ends = np.cumsum(shares)
-  # Rounding may leave the last end below 1.
-  drawn = np.searchsorted(ends, points, side="right")
-  return np.minimum(drawn, len(shares) - 1).tolist()
-
 
 @dataclasses.dataclass(frozen=True)
-class ParticleFilter:
-  """Particle filtering, and with several iterations particle Gibbs.
+class ParticleFilter(Rule):
+  """Particle filtering: after each step, draws the solutions anew by scores.
 
-  Every round, `num` are drawn from the population; those that have ended stay
-  in it and may be drawn again or lost. The filter ends when all have ended.
+  Every round, as many as there are particles are drawn from the population, by
+  the odds of their scores; those that have ended stay in it and may be drawn
+  again or lost. The filter ends when all have ended.
 
   With particle Gibbs, one solution of the last population is drawn as the
-  reference, and another iteration begins with num - 1 new solutions. The
-  reference stays whatever is drawn, and what it was after as many rounds can be
-  drawn too, with the weight that it had there. The last iteration's population
-  has the candidates.
+  reference, and another iteration begins with new solutions in all other
+  places. The reference stays whatever is drawn, and what it was after as many
+  rounds can be drawn too, with the weight that it had there. The last
+  iteration's population has the candidates.
 
   Args:
     num: The number of particles.
-    softmax_temperature: That of the softmax over log-odds.
-    resampling: How to draw; see RESAMPLING.
-    iterations: The number of iterations; 1 is the filter alone.
+    softmax_temperature: The temperature of the softmax over the log-odds of
+      scores; a high one draws evenly.
+    resampling: How particles are drawn: multinomial (each by itself, as the
+      authors do) or systematic (one random number for all, so that equal scores
+      keep every particle).
+    iterations: The number of iterations of particle Gibbs; 1 is the filter
+      alone.
 
   Raises:
-    InputError: A number is out of range, `resampling` is unknown, or there are
-      several iterations of one particle.
+    InputError: There are several iterations of one particle.
+
+  Example:
+    prm-jax search particle_filter --policy=runs/demo/policy \\
+      --scorer=runs/demo/prm --input=problems.jsonl --output=found.jsonl
   """
 
-  num: int = 16
-  softmax_temperature: float = 1.0
-  resampling: str = "multinomial"
-  iterations: int = 1
+  name = "particle_filter"
+
+  num: verbs.Count = 16
+  softmax_temperature: verbs.Positive = 1.0
+  resampling: Literal["multinomial", "systematic"] = "multinomial"
+  iterations: verbs.Count = 1
 
   def __post_init__(self):
-    checks.check_counts(self, ("num", "iterations"))
-    checks.check_positive(self, ("softmax_temperature",))
-    checks.check_choice("resampling", self.resampling, RESAMPLING)
+    super().__post_init__()
     if self.iterations > 1 and self.num < 2:
       raise errors.InputError(
-        f"num={self.num} with iterations={self.iterations}: the reference takes"
-        " one place; give 2 or more"
+        f"`num={self.num}` with `iterations={self.iterations}`: the reference"
+        " takes one place; give 2 or more"
       )
 
   def next(self, tree: Tree) -> Round:
-    """Returns what to continue; see engine.Rule."""
+    """Returns what to continue; see Rule.next."""
     if not tree.rounds:
       return Round((Expansion(0, self.num),))
     starts = [i for i, r in enumerate(tree.rounds) if r.expansions[0].node == 0]
@@ -133,23 +93,27 @@ class ParticleFilter:
     depth: int,
   ) -> list[Node]:
     """Returns what is drawn from the population and the reference's prefix."""
+    from prm_jax.search import resampling
+
     pool = list(population)
     for reference in kept:
       path = [*tree.ancestors(reference.id)][::-1]
       pool.append(tree.nodes[path[min(depth, len(path)) - 1]])
-    shares = weights(pool, self.softmax_temperature)
+    shares = resampling.weights(pool, self.softmax_temperature)
     num = self.num - len(kept)
-    drawn = resample(shares, num, tree.random(), self.resampling)
+    drawn = resampling.resample(shares, num, tree.random(), self.resampling)
     return [pool[i] for i in drawn]
 
   def _ended(
     self, tree: Tree, population: Sequence[Node], iterations: int
   ) -> Round:
     """Returns the round after an iteration: the next one's first, or the end."""
+    from prm_jax.search import resampling
+
     if iterations == self.iterations:
       return Round(candidates=ids(population))
-    shares = weights(population, self.softmax_temperature)
-    (drawn,) = resample(shares, 1, tree.random(), "multinomial")
+    shares = resampling.weights(population, self.softmax_temperature)
+    (drawn,) = resampling.resample(shares, 1, tree.random(), "multinomial")
     return Round(
       (Expansion(0, self.num - 1),),
       carried=(population[drawn].id,),

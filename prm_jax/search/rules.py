@@ -1,7 +1,8 @@
 """The strategies of a search: which nodes are continued next.
 
 Each is a pure function of the tree, some 20 lines long. The engine draws, scores
-and counts. mcts.py and particles.py have two that need more room.
+and counts. mcts.py, particles.py and adaptive.py have those that need more room.
+A rule is a value: its fields are options of the command that has its name.
 """
 
 from __future__ import annotations
@@ -9,16 +10,66 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import math
+from typing import Any, ClassVar, Literal
 
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.grading import answers as answers_lib
-from prm_jax.runtime import checks
+from prm_jax.runtime import files
+from prm_jax.runtime import verbs
 from prm_jax.search import tree as tree_lib
 from prm_jax.search.tree import Expansion
 from prm_jax.search.tree import Node
 from prm_jax.search.tree import Round
 from prm_jax.search.tree import Tree
+
+# Options of a search whose solutions are written step by step.
+OF_STEPS = ("max_steps", "max_step_tokens", "lookahead")
+
+
+class Rule(verbs.Value):
+  """A strategy: a pure function of the tree; a base of frozen dataclasses.
+
+  Attributes:
+    name: The name of its command.
+    aggregate: How step scores become a solution's score if nothing else is
+      asked for; None is as the scorer says.
+    ignores: The options of a search that change nothing with this rule.
+  """
+
+  first_is_whole = False
+  name: ClassVar[str] = ""
+  aggregate: ClassVar[schema.Aggregate | None] = None
+  ignores: ClassVar[tuple[str, ...]] = ()
+
+  def next(self, tree: Tree) -> Round:
+    """Returns what to continue; without expansions the search is over.
+
+    Args:
+      tree: The tree so far.
+
+    Returns:
+      The expansions, and what else stays.
+    """
+    raise NotImplementedError
+
+  @property
+  def reads(self) -> tuple[files.PathLike, ...]:
+    """Files and folders that it names."""
+    return ()
+
+  def record(self) -> dict[str, Any]:
+    """Returns its options as plain data: what its trees depend on.
+
+    Returns:
+      The values, by their names.
+    """
+    kind: Any = type(self)
+    return {
+      field.name: getattr(self, field.name)
+      for field in verbs.fields(kind)
+      if field.metadata.get("is_option", True)
+    }
 
 
 def ranked(nodes: Sequence[Node]) -> list[Node]:
@@ -66,53 +117,55 @@ def ids(nodes: Sequence[Node]) -> tuple[int, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class BestOfN:
-  """Whole solutions, drawn independently.
+class BestOfN(Rule):
+  """Draws whole solutions, and chooses one.
 
   Args:
     num: The number of solutions.
 
-  Raises:
-    InputError: num is less than 1.
+  Example:
+    prm-jax search best_of_n --policy=runs/demo/policy --scorer=runs/demo/prm \\
+      --input=problems.jsonl --output=found.jsonl --num=16
   """
 
-  num: int = 16
+  name = "best_of_n"
+  ignores = OF_STEPS
 
-  def __post_init__(self):
-    checks.check_counts(self, ("num",))
+  num: verbs.Count = 16
 
   def next(self, tree: Tree) -> Round:
-    """Returns what to continue; see engine.Rule."""
+    """Returns what to continue; see Rule.next."""
     if tree.rounds:
       return Round(candidates=ids(tree.newest))
     return Round((Expansion(0, self.num, whole=True),))
 
 
 @dataclasses.dataclass(frozen=True)
-class Beam:
-  """Beam search over steps: the best `keep` of all children go on.
+class Beam(Rule):
+  """Beam search over steps: the best of all children go on.
 
   A solution that has ended and is among the best is a candidate for the answer
   and leaves. It takes its place with it: from then on one fewer is kept.
 
   Args:
     keep: The number of solutions that go on after each step.
-    expand: The number of children of each. The first round has keep * expand.
+    expand: The number of children that each of them has; the first step has
+      --keep times as many.
     distinct: Whether children that repeat another's steps are left out.
 
-  Raises:
-    InputError: A number is less than 1.
+  Example:
+    prm-jax search beam --policy=runs/demo/policy --scorer=runs/demo/prm \\
+      --input=problems.jsonl --output=found.jsonl --keep=4 --expand=4
   """
 
-  keep: int = 4
-  expand: int = 4
-  distinct: bool = True
+  name = "beam"
 
-  def __post_init__(self):
-    checks.check_counts(self, ("keep", "expand"))
+  keep: verbs.Count = 4
+  expand: verbs.Count = 4
+  distinct: bool = dataclasses.field(default=True, metadata=verbs.NO_OPTION)
 
   def next(self, tree: Tree) -> Round:
-    """Returns what to continue; see engine.Rule."""
+    """Returns what to continue; see Rule.next."""
     if not tree.rounds:
       return Round((Expansion(0, self.keep * self.expand),))
     children = distinct(tree.newest) if self.distinct else list(tree.newest)
@@ -126,30 +179,31 @@ class Beam:
 
 
 @dataclasses.dataclass(frozen=True)
-class DiverseTrees:
+class DiverseTrees(Rule):
   """Diverse verifier tree search (DVTS): beams that don't compete.
 
-  In each of `trees` parts the best child goes on. When the best child of a part
-  has ended, its siblings that have ended are candidates, too.
+  In each beam the best child goes on. When it has ended, its siblings that have
+  ended are candidates, too.
 
   Args:
-    trees: The number of parts.
-    expand: The number of children in each part and round.
+    trees: The number of beams.
+    expand: The number of children that each beam has after a step; its best
+      goes on.
     distinct: Whether children that repeat another's steps are left out.
 
-  Raises:
-    InputError: A number is less than 1.
+  Example:
+    prm-jax search dvts --policy=runs/demo/policy --scorer=runs/demo/prm \\
+      --input=problems.jsonl --output=found.jsonl --trees=4 --expand=4
   """
 
-  trees: int = 4
-  expand: int = 4
-  distinct: bool = True
+  name = "dvts"
 
-  def __post_init__(self):
-    checks.check_counts(self, ("trees", "expand"))
+  trees: verbs.Count = 4
+  expand: verbs.Count = 4
+  distinct: bool = dataclasses.field(default=True, metadata=verbs.NO_OPTION)
 
   def next(self, tree: Tree) -> Round:
-    """Returns what to continue; see engine.Rule."""
+    """Returns what to continue; see Rule.next."""
     if not tree.rounds:
       return Round((Expansion(0, self.trees * self.expand),))
     parts: dict[int, list[Node]] = {}
@@ -171,33 +225,32 @@ class DiverseTrees:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rebase:
-  """Reward-balanced search (REBASE; Wu et al. 2024, arXiv 2408.00724).
+class Rebase(Rule):
+  """Shares a width among the open solutions by a softmax of scores (REBASE).
 
-  A width W is shared among the open nodes of a round by a softmax of their
-  scores. From the highest score on, a node gets W * e^(s / T) / sum children,
+  Wu et al. 2024, arXiv 2408.00724. A width W is shared among the open nodes of
+  a round. From the highest score on, a node gets W * e^(s / T) / sum children,
   rounded up, where the sum is over the nodes that are left; what it gets is
   taken off W. The paper rounds to the nearest number; its code rounds up, as
   here. A solution that has ended takes 1 off the width for good.
 
   Args:
-    width: The number of children of the first round.
-    balance_temperature: T of the softmax over scores in [0, 1]; the authors'
-      code has 0.2. A high one shares evenly.
+    width: The number of children of the first step.
+    balance_temperature: The temperature T of the softmax over scores, in the
+      authors' code 0.2; a high one shares evenly.
 
-  Raises:
-    InputError: A number is out of range.
+  Example:
+    prm-jax search rebase --policy=runs/demo/policy --scorer=runs/demo/prm \\
+      --input=problems.jsonl --output=found.jsonl --width=16
   """
 
-  width: int = 16
-  balance_temperature: float = 0.2
+  name = "rebase"
 
-  def __post_init__(self):
-    checks.check_counts(self, ("width",))
-    checks.check_positive(self, ("balance_temperature",))
+  width: verbs.Count = 16
+  balance_temperature: verbs.Positive = 0.2
 
   def next(self, tree: Tree) -> Round:
-    """Returns what to continue; see engine.Rule."""
+    """Returns what to continue; see Rule.next."""
     if not tree.rounds:
       return Round((Expansion(0, self.width),))
     closed = [node for node in tree.newest if not node.is_open]
@@ -221,33 +274,71 @@ class Rebase:
     return Round(tuple(expansions), candidates=(*tree.candidates, *ids(closed)))
 
 
-@dataclasses.dataclass(frozen=True)
-class RejectResample:
-  """One solution, whose steps are drawn again while their score is too low.
+# contrast: the mean log-probability of a chunk's tokens under the large policy
+# minus that under the small one. likelihood: the first alone.
+Guidance = Literal["contrast", "likelihood"]
 
-  Each step has `attempts`, one after the other; the first whose score is at least
-  the threshold is accepted. If none is, the best of them goes on. StepWiser
-  (Xiong et al. 2025, arXiv 2508.19229) resets steps so, with a judge that says
-  yes or no and up to 5 attempts; it doesn't say what follows after the last.
+
+@dataclasses.dataclass(frozen=True)
+class ChunkGuidance(Rule):
+  """Draws chunks of tokens; the one that a larger policy finds likelier goes on.
+
+  The larger policy stands in the scorer's place: a checkpoint folder, imported
+  like the policy's and with the same tokenizer. See chunks.py.
 
   Args:
-    threshold: The score, in [0, 1], from which a step is accepted. 0 is plain
-      sampling.
-    attempts: The most attempts of a step.
+    expand: The number of chunks of which one goes on.
+    chunk_tokens: The number of tokens of a chunk.
+    guidance: What chunks are compared by: contrast (the mean log-probability of
+      a chunk's tokens under the larger policy, --scorer, minus that under
+      --policy) or likelihood (the first alone).
 
-  Raises:
-    InputError: A number is out of range.
+  Example:
+    prm-jax search chunk_guidance --policy=runs/small --scorer=runs/large \\
+      --input=problems.jsonl --output=found.jsonl --chunk_tokens=32
   """
 
-  threshold: float = 0.5
-  attempts: int = 5
+  name = "chunk_guidance"
+  ignores = ("aggregate", "cache_tokens", "max_step_tokens", "lookahead")
 
-  def __post_init__(self):
-    checks.check_shares(self, ("threshold",))
-    checks.check_counts(self, ("attempts",))
+  expand: verbs.Count = 16
+  chunk_tokens: verbs.Count = 32
+  guidance: Guidance = "contrast"
 
   def next(self, tree: Tree) -> Round:
-    """Returns what to continue; see engine.Rule."""
+    """Returns what to continue; see Rule.next."""
+    return Beam(1, self.expand).next(tree)
+
+
+@dataclasses.dataclass(frozen=True)
+class RejectResample(Rule):
+  """Writes one solution; draws a step again while its score is too low.
+
+  The attempts of a step come one after the other; the first whose score is at
+  least the threshold is accepted. If none is, the best of them goes on.
+  StepWiser (Xiong et al. 2025, arXiv 2508.19229) resets steps so, with a judge
+  that says yes or no and up to 5 attempts; it doesn't say what follows after
+  the last.
+
+  Args:
+    threshold: The score, 0 to 1, from which a step is accepted; 0 is plain
+      sampling.
+    attempts: The most attempts of a step; if none is accepted, the best goes
+      on.
+
+  Example:
+    prm-jax search reject_resample --policy=runs/demo/policy \\
+      --scorer=runs/demo/prm --input=problems.jsonl --output=found.jsonl
+  """
+
+  name = "reject_resample"
+  aggregate = "last"
+
+  threshold: verbs.Share = 0.5
+  attempts: verbs.Count = 5
+
+  def next(self, tree: Tree) -> Round:
+    """Returns what to continue; see Rule.next."""
     if not tree.rounds:
       return Round((Expansion(0),))
     (newest,) = tree.newest
@@ -262,7 +353,7 @@ class RejectResample:
 
 
 @dataclasses.dataclass(frozen=True)
-class AcceptFirst:
+class AcceptFirst(Rule):
   """Whole solutions, one after the other, until one is good enough.
 
   The first that states an answer and whose score is at least the threshold is
@@ -270,24 +361,22 @@ class AcceptFirst:
   stays without an answer.
 
   Args:
-    threshold: The score, in [0, 1], from which a solution is accepted.
+    threshold: The score, 0 to 1, from which a solution is accepted.
     attempts: The most solutions.
     find_answer: Returns the answer that a solution states.
-
-  Raises:
-    InputError: A number is out of range.
   """
 
-  threshold: float = 0.5
-  attempts: int = 8
-  find_answer: schema.FindAnswer = answers_lib.of_solution
+  name = "accept_first"
+  ignores = OF_STEPS
 
-  def __post_init__(self):
-    checks.check_shares(self, ("threshold",))
-    checks.check_counts(self, ("attempts",))
+  threshold: verbs.Share = 0.5
+  attempts: verbs.Count = 8
+  find_answer: schema.FindAnswer = dataclasses.field(
+    default=answers_lib.of_solution, metadata=verbs.NO_OPTION
+  )
 
   def next(self, tree: Tree) -> Round:
-    """Returns what to continue; see engine.Rule."""
+    """Returns what to continue; see Rule.next."""
     if tree.newest:
       (newest,) = tree.newest
       answer = self.find_answer(newest.solution)
@@ -303,29 +392,47 @@ DRAFT, TARGET = "draft", "target"
 
 
 @dataclasses.dataclass(frozen=True)
-class Speculate:
-  """Reward-guided speculative decoding (RSD; Liao et al. 2025, arXiv 2501.19324).
+class Speculate(Rule):
+  """A draft policy writes each step, --policy those that score too low.
 
-  A cheap policy, "draft", writes each step. If its score is below the
-  threshold, the expensive one, "target", writes that step instead, whatever its
-  score. The authors' code compares the newest step's score, which is the
-  aggregate `last`.
+  Reward-guided speculative decoding (RSD; Liao et al. 2025, arXiv 2501.19324).
+  If a draft's score is below the threshold, the expensive policy, the target,
+  writes that step instead, whatever its score. The authors' code compares the
+  newest step's score, which is the aggregate `last`.
 
   Args:
-    threshold: The score, in [0, 1], from which a draft is accepted; their
-      code has 0.7.
+    threshold: The score, 0 to 1, from which a draft is accepted, in the
+      authors' code 0.7.
+    draft: The policy that writes drafts: a checkpoint folder, or with a
+      server's --policy the address of a server.
+    draft_model: The name of the draft's model at its server.
 
-  Raises:
-    InputError: The threshold is out of range.
+  Example:
+    prm-jax search speculate --draft=runs/small/policy \\
+      --policy=runs/demo/policy --scorer=runs/demo/prm \\
+      --input=problems.jsonl --output=found.jsonl
   """
 
-  threshold: float = 0.7
+  name = "speculate"
+  aggregate = "last"
 
-  def __post_init__(self):
-    checks.check_shares(self, ("threshold",))
+  threshold: verbs.Share = 0.7
+  draft: str | None = dataclasses.field(
+    default=None, metadata=dict(is_required=True)
+  )
+  draft_model: str | None = None
+
+  @property
+  def reads(self) -> tuple[files.PathLike, ...]:
+    """The draft's folder."""
+    return () if self.draft is None else (self.draft,)
+
+  def record(self) -> dict[str, Any]:
+    """Returns the threshold, without the draft; see Rule.record."""
+    return dict(threshold=self.threshold)
 
   def next(self, tree: Tree) -> Round:
-    """Returns what to continue; see engine.Rule."""
+    """Returns what to continue; see Rule.next."""
     if not tree.rounds:
       return Round((Expansion(0, writer=DRAFT),))
     (newest,) = tree.newest

@@ -12,11 +12,13 @@ import dataclasses
 import functools
 import hashlib
 import json
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from prm_jax import schema
 from prm_jax.search import bill as bill_lib
+
+if TYPE_CHECKING:
+  import numpy as np
 
 # The name of the policy that a rule uses if it says no other.
 POLICY = "policy"
@@ -199,6 +201,8 @@ class Tree:
     Returns:
       A new generator.
     """
+    import numpy as np
+
     text = json.dumps([self.seed, self.problem.id, len(self.rounds)])
     digest = hashlib.sha256(text.encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:16]))

@@ -11,16 +11,10 @@ import typing
 
 from prm_jax.cli import arguments
 from prm_jax.cli import main
-from prm_jax.cli import search_arguments
-from prm_jax.cli import strategy_arguments
 from prm_jax.data import encoding
 from prm_jax.evaluation import evaluate_steps
 from prm_jax.labelling import judge_prompts
 from prm_jax.runtime import verbs
-from prm_jax.search import answers
-from prm_jax.search import chunks
-from prm_jax.search import mcts
-from prm_jax.search import particles
 
 
 def test_choices_are_those_of_the_modules_that_a_start_does_not_load():
@@ -28,10 +22,6 @@ def test_choices_are_those_of_the_modules_that_a_start_does_not_load():
   assert of_steps["neutral"].choices == encoding.NEUTRAL
   names = typing.get_args(judge_prompts.TemplateName)
   assert [*judge_prompts.TEMPLATES] == [*names]
-  assert strategy_arguments.RESAMPLING == particles.RESAMPLING
-  assert strategy_arguments.PRIORS == mcts.PRIORS
-  assert strategy_arguments.GUIDANCE == chunks.GUIDANCE
-  assert search_arguments.SELECTIONS == answers.SELECTIONS
 
 
 def test_a_start_loads_neither_numpy_nor_jax():

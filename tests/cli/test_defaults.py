@@ -8,8 +8,7 @@ import re
 import command_options
 import pytest
 
-from prm_jax.cli import search
-from prm_jax.cli import strategy_arguments
+from prm_jax.cli import flags
 from prm_jax.data import encoding
 from prm_jax.device_check import run as device_check
 from prm_jax.evaluation import acceptance
@@ -21,9 +20,9 @@ from prm_jax.labelling import active_selection
 from prm_jax.labelling import llm_judge
 from prm_jax.search import adaptive
 from prm_jax.search import chunks
-from prm_jax.search import engine
 from prm_jax.search import models
 from prm_jax.search import rules
+from prm_jax.search import search
 from prm_jax.search import solutions
 from prm_jax.serving import limits
 
@@ -34,15 +33,15 @@ SAMPLES = (
   sampling_engine.Engine,
   *(remote.Endpoint, remote.Template),
 )
-SEARCHES = (*SAMPLES, engine.Limits, models.of_scorer, solutions.results)
+SEARCHES = (*SAMPLES, models.of_scorer, solutions.results)
 SCORES = (scorer.load, scorer.Scorer)
 LABELS = (encoding.EncodingConfig, encoding.LabelPolicy)
 # What is called with the options of a command, by the beginning of its name.
 CALLED = {
-  **{f"search {x}": (rule, *SEARCHES) for x, rule in search._RULES.items()},
+  **{f"search {rule.name}": SEARCHES for rule in search.RULES},
   "search chunk_guidance": (chunks.of_policy, *SEARCHES),
   "search calibrate": (adaptive.fit, adaptive.AdaptiveBestOfN),
-  "verify run": (rules.AcceptFirst, *SEARCHES),
+  "verify run": SEARCHES,
   "verify choose": (rules.AcceptFirst, acceptance.curve),
   "label monte_carlo": SAMPLES,
   "label omega_prm": SAMPLES,
@@ -95,17 +94,14 @@ def test_an_options_default_is_that_of_the_call_it_is_for(name):
     assert shown == default, where
 
 
-@pytest.mark.parametrize("name", strategy_arguments.STRATEGIES)
-def test_a_strategys_options_have_defaults_in_python_and_on_its_page(name):
-  options = strategy_arguments.STRATEGIES[name].options
-  own = {where.rpartition(" ")[2] for where, *_ in _both(f"search {name}")}
-  # Chunks are a beam of solutions whose steps are tokens; see search._RULES.
-  apart = {"expand", "chunk_tokens"} if name == "chunk_guidance" else set()
-  assert {x for x in options if options[x].default is not None} - own == apart
+@pytest.mark.parametrize("rule", search.RULES, ids=lambda x: x.name)
+def test_a_strategys_options_have_their_defaults_on_its_page(rule):
   page = (ROOT / "docs/search.md").read_text()
-  row = re.search(rf"^\| `{name}` \|.*\| `(.*)` \|$", page, re.MULTILINE)
+  row = re.search(rf"^\| `{rule.name}` \|.*\| `(.*)` \|$", page, re.MULTILINE)
   told = dict(x.removeprefix("--").split("=") for x in row[1].split())
-  for option, value in options.items():
-    if value.default is not None:
-      kind = type(value.default)
-      assert kind(told[option]) == value.default
+  options = flags.options(rule)
+  needed = {name for name, x in options.items() if x.is_required}
+  assert needed <= told.keys() <= options.keys()
+  for name in options.keys() - needed - {"draft_model"}:
+    default = options[name].field.default
+    assert type(default)(told[name]) == default

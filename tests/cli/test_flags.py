@@ -33,16 +33,20 @@ def test_every_option_of_a_verb_is_a_field_and_every_field_an_option(name):
   parser = COMMANDS[name]
   shown = {a.dest for a in parser._actions} - {"help", "debug"}
   assert shown == {*flags.options(VERBS[name])}
+  without = VERBS[name].without
+  assert not {*without} & {*flags.options(VERBS[name])}
   places = {
     place
     for option in flags.options(VERBS[name]).values()
     for place in option.places
   }
   job = verbs.job_of(VERBS[name])
-  assert places == {
+  declared = {
     *_leaves(VERBS[name], ("verb",)),
     *(_leaves(job, ("job",)) if job else ()),
   }
+  assert {*without} <= {place[-1] for place in declared}
+  assert places == {x for x in declared if x[-1] not in without}
 
 
 def _leaves(kind, at):

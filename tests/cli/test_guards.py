@@ -8,8 +8,8 @@ import pytest
 import small_config
 
 from prm_jax.cli import main
-from prm_jax.cli import search_arguments
 from prm_jax.runtime import verbs
+from prm_jax.search import search
 
 RECORD = (
   '{"id": "a", "problem": "1 + 1", "steps": ["2"], "labels": [1.0],'
@@ -51,7 +51,7 @@ COMMANDS = {
       ["in.jsonl", "model", *(["b.jsonl"] if reads else [])],
     )
     for name, reads in (
-      *((name, ()) for name in search_arguments.FIELDS if name not in READS),
+      *((x.name, ()) for x in search.RULES if x.name not in READS),
       *READS.items(),
     )
   },

@@ -1,5 +1,6 @@
 """The options of how models are loaded: each command's models obey them."""
 
+import collections
 import dataclasses
 import json
 
@@ -10,10 +11,7 @@ import random_models
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
-from prm_jax.cli import flags
 from prm_jax.cli import main
-from prm_jax.cli import model_arguments
-from prm_jax.cli import models
 from prm_jax.data.formats import jsonl
 from prm_jax.inference import engine
 from prm_jax.inference import policy as policy_lib
@@ -21,6 +19,7 @@ from prm_jax.inference import sampler
 from prm_jax.inference import scorer
 from prm_jax.search import chunks
 from prm_jax.search import models as search_models
+from prm_jax.search import search
 from prm_jax.serving import server as server_lib
 
 COMMANDS = command_options.commands()
@@ -194,11 +193,12 @@ def test_an_own_type_depends_on_nothing_more_and_another_one_does(folder):
   policy, prm = str(folder / "policy"), str(folder / "prm")
   writes, scores = [], []
   for dtype in (None, "bfloat16", "float32"):
-    how = model_arguments.Models(dtype=dtype)
-    loaded = policy_lib.Policy(policy, dtype=dtype).load()
+    asked = policy_lib.Policy(policy, dtype=dtype)
+    loaded = asked.load()
     known = policy_lib.depends_on("policy", policy, dtype, loaded)
     writes.append(known)
-    scores.append(models.score(prm, how).identity)
+    searched = search.Search(policy=asked, scorer=prm)
+    scores.append(searched._verifier(collections.Counter())[1])
   for found in (writes, scores):
     assert found[0] == found[1]
     assert found[2] == found[0] | dict(compute_dtype="float32")
@@ -285,6 +285,7 @@ def test_a_type_is_for_the_scorer_alone_if_a_server_writes(folder, capsys):
   serve = ["serve", "--checkpoint=math:exp", "--dtype=float32"]
   assert main.main(serve) == 1
   assert "--dtype=float32 is for checkpoints" in capsys.readouterr().err
-  given = dict(policy="http://127.0.0.1:9/v1", model="m", dtype="float32")
-  writing, _ = flags.value(policy_lib.Writing, given)
-  writing.policy.check(loads_scorer=True)
+  server = policy_lib.Server(model="m")
+  policy_lib.Policy(
+    "http://127.0.0.1:9/v1", dtype="float32", server=server
+  ).check(loads_scorer=True)

@@ -16,8 +16,8 @@ from prm_jax.cli import output
 from prm_jax.data import policy_templates
 from prm_jax.data import tokenizer
 from prm_jax.data.formats import jsonl
-from prm_jax.inference import policy as policy_lib
 from prm_jax.inference import remote
+from prm_jax.inference import sample
 from prm_jax.inference import sampler
 
 COMMANDS = ("sample", "label monte_carlo", "label omega_prm", "label judge")
@@ -86,7 +86,7 @@ def _served(stub, *words):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_setting_of_an_endpoint_is_an_option(command):
   flags = _parser(command).flags()
-  names = {*flags_lib.options(policy_lib.Writing)}
+  names = {*flags_lib.options(sample.Sample)}
   for kind in (remote.Endpoint, remote.Template):
     for field in dataclasses.fields(kind):
       name = NAMES.get(field.name, field.name)
@@ -103,8 +103,8 @@ def test_an_option_that_is_not_given_is_the_setting_of_the_endpoint(command):
   }
   needed |= {"--policy": url, "--model": "m"}
   args = parser.parse_args([f"{k}={v}" for k, v in needed.items()])
-  writing, _ = flags_lib.value(policy_lib.Writing, vars(args))
-  endpoint, template = writing.policy.server.endpoint(url)
+  verb, _ = flags_lib.value(args.verb, vars(args))
+  endpoint, template = verb.policy.server.endpoint(url)
   assert endpoint == remote.Endpoint(url, "m")
   assert template == remote.Template()
   shown = parser.format_help()
@@ -137,8 +137,8 @@ def test_all_options_reach_the_endpoint():
     segmenter="line",
     stop=["Q:", "END"],
   )
-  writing, _ = flags_lib.value(policy_lib.Writing, values)
-  endpoint, template = writing.policy.server.endpoint(values["policy"])
+  verb, _ = flags_lib.value(sample.Sample, values | dict(input="x", output="x"))
+  endpoint, template = verb.policy.server.endpoint(values["policy"])
   for kind, found in ((remote.Endpoint, endpoint), (remote.Template, template)):
     plain = kind("http://h/v1", "m") if kind is remote.Endpoint else kind()
     for field in dataclasses.fields(kind):
@@ -311,13 +311,13 @@ def test_a_chat_model_without_a_temperature_is_never_sampled_in_silence(
 ):
   required = ["--input=a", "--output=b", "--policy=chat"]
   args = _parser(command).parse_args([*required, *words])
-  writing, _ = flags_lib.value(policy_lib.Writing, vars(args))
+  verb, _ = flags_lib.value(args.verb, vars(args))
   model = small_config.model(300)
   policy = sampler.Sampler(
     model, {}, tokenizer.Bytes(), template=template, defaults=defaults
   )
   with output.printing_log({"temperature"}):
-    sampling = writing.policy.sampling_of(policy, writing.sampling)
+    sampling = verb.policy.sampling_of(policy, verb.sampling)
   err = capsys.readouterr().err
   assert sampling.temperature == defaults.get("temperature", 1)
   assert (says is None) == (err == "")

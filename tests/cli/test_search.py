@@ -13,13 +13,12 @@ import pytest
 import random_models
 
 from prm_jax.cli import main
-from prm_jax.cli import policies
 from prm_jax.search import adaptive
 from prm_jax.search import bill as bill_lib
-from prm_jax.search import calibrate as calibrate_lib
 from prm_jax.search import models as search_models
 from prm_jax.search import records
 from prm_jax.search import results
+from prm_jax.search import writers
 from prm_jax.testbed import arithmetic
 from prm_jax.testbed import policy
 
@@ -41,10 +40,10 @@ def testbed(monkeypatch):
   """Puts the annotator in the place of --policy; "weak" slips more often."""
 
   @contextlib.contextmanager
-  def searched(args, counts):
+  def opened(of, how, replies, counts):
     counts["engine_decoded"] += 1
-    slips = dict(slip_shift=0.5) if args.policy == "weak" else {}
-    annotator = policy.Annotator(arithmetic.Task(**slips), args.seed)
+    slips = dict(slip_shift=0.5) if of.source == "weak" else {}
+    annotator = policy.Annotator(arithmetic.Task(**slips), how.seed)
     yield (
       search_models.Policy(
         annotator.step,
@@ -53,10 +52,10 @@ def testbed(monkeypatch):
         annotator.encode,
         bill_lib.Cost(10, 1),
       ),
-      dict(policy=args.policy, seed=args.seed),
+      dict(policy=of.source, seed=how.seed),
     )
 
-  monkeypatch.setattr(policies, "searched", searched)
+  monkeypatch.setattr(writers, "opened", opened)
 
 
 @pytest.fixture
@@ -204,7 +203,10 @@ def test_one_text_with_two_answers_is_refused_and_with_one_is_searched_twice(
   [
     (["beam", "--keep=0"], "keep=0"),
     (["best_of_n", "--num=0"], "num=0"),
-    (["rebase", "--balance_temperature=0"], "balance_temperature=0"),
+    (
+      ["rebase", "--balance_temperature=0"],
+      "--balance_temperature: '0' isn't a number above 0",
+    ),
     (["reject_resample", "--threshold=2"], "threshold=2"),
     (["beam", "--batch=0"], "--batch=0"),
     (["beam", "--max_steps=0"], "max_steps=0"),
@@ -435,7 +437,7 @@ def test_the_adaptive_number_of_samples_is_calibrated(
   more = [f"--calibration={fitted}", "--pilot=2", "--most=9"]
   strategy = "adaptive_best_of_n"
   assert _search(strategy, problems, output, *more, scorer=scorer) == 0
-  calibration = calibrate_lib.read_calibration(fitted)
+  calibration = adaptive.read(fitted)
   rule = adaptive.AdaptiveBestOfN(2, 9, 0.99, calibration)
   for record in _records(output):
     nodes = record["tree"]["nodes"]

@@ -13,10 +13,10 @@ import pytest
 import random_models
 
 from prm_jax.cli import main
-from prm_jax.cli import policies
 from prm_jax.inference import prefix_shapes
 from prm_jax.inference import score_sources
 from prm_jax.search import models as search_models
+from prm_jax.search import writers
 from prm_jax.testbed import arithmetic
 from prm_jax.testbed import policy
 
@@ -61,18 +61,18 @@ def annotators(monkeypatch, folder):
   """Puts the annotator in the place of policies; "weak" slips more often."""
 
   @contextlib.contextmanager
-  def searched(args, counts):
-    del counts
-    slips = dict(slip_shift=0.5) if args.policy == "weak" else {}
-    annotator = policy.Annotator(arithmetic.Task(**slips), args.seed)
+  def opened(of, how, replies, counts):
+    del replies, counts
+    slips = dict(slip_shift=0.5) if of.source == "weak" else {}
+    annotator = policy.Annotator(arithmetic.Task(**slips), how.seed)
     yield (
       search_models.Policy(
         *(annotator.step, annotator.whole, annotator.step, annotator.encode)
       ),
-      dict(policy=args.policy, seed=args.seed),
+      dict(policy=of.source, seed=how.seed),
     )
 
-  monkeypatch.setattr(policies, "searched", searched)
+  monkeypatch.setattr(writers, "opened", opened)
   # For time: few programs are compiled, and the PRM is read once.
   monkeypatch.setattr(prefix_shapes, "_LEAST_TOKENS", 64)
   monkeypatch.setattr(prefix_shapes, "_ROWS", (4, 1))
@@ -80,14 +80,9 @@ def annotators(monkeypatch, folder):
   monkeypatch.chdir(folder)
 
 
-@pytest.fixture(scope="module")
-def parser():
-  return main._parser()
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_search_cut_anywhere_resumes_to_the_same_bytes(
-  name, parser, tmp_path, capsys
+  name, tmp_path, capsys
 ):
   output = tmp_path / "found.jsonl"
   words = ("verify", "run") if name == "verify" else ("search", name)
@@ -98,8 +93,7 @@ def test_a_search_cut_anywhere_resumes_to_the_same_bytes(
   ]
 
   def run():
-    args = parser.parse_args(argv)
-    args.run(args)
+    assert main.main(argv) == 0
     return output.read_bytes()
 
   whole = run()

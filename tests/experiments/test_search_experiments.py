@@ -9,6 +9,7 @@ import pytest
 from prm_jax import schema
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine
+from prm_jax.search import limits as limits_lib
 from prm_jax.search import models
 from prm_jax.search import rules
 from prm_jax.search import tree as tree_lib
@@ -37,7 +38,7 @@ def test_every_strategy_stays_within_its_budget_and_one_child(module, name):
     rule,
     {tree_lib.POLICY: policy},
     verifier,
-    engine.Limits(budget_tokens=90),
+    limits_lib.Limits(budget_tokens=90),
   )
   for tree in trees:
     most = max(bill_lib.sampled(n.cost) for n in tree.nodes)

@@ -11,6 +11,7 @@ import pytest
 from prm_jax import schema
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine
+from prm_jax.search import limits as limits_lib
 from prm_jax.search import models
 from prm_jax.search import rules
 from prm_jax.search import tree as tree_lib
@@ -78,7 +79,7 @@ def test_samples_of_a_run_have_the_outcomes_and_costs_of_their_tree(module):
     rules.BestOfN(5),
     {tree_lib.POLICY: of_seed.policy},
     of_seed.verifier("full", "min"),
-    engine.Limits(max_tokens=60),
+    limits_lib.Limits(max_tokens=60),
   )
   costs = {tree_lib.POLICY: COST, bill_lib.SCORER: COST}
   for i, tree in enumerate(trees):

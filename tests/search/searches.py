@@ -10,6 +10,7 @@ from prm_jax import schema
 from prm_jax.search import adaptive
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine
+from prm_jax.search import limits as limits_lib
 from prm_jax.search import mcts
 from prm_jax.search import models
 from prm_jax.search import particles
@@ -73,9 +74,9 @@ def verifier(noise: float = 2.0, aggregate: str = "last") -> models.Verifier:
 
 
 def search(
-  rule: engine.Rule,
+  rule: rules.Rule,
   problems: Sequence[schema.Solution] = PROBLEMS,
-  limits: engine.Limits = engine.Limits(),
+  limits: limits_lib.Limits = limits_lib.Limits(),
   *,
   noise: float = 2.0,
   writes: models.Policy = POLICY,

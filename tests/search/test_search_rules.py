@@ -12,7 +12,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.search import adaptive
 from prm_jax.search import answers
-from prm_jax.search import engine
+from prm_jax.search import limits as limits_lib
 from prm_jax.search import mcts
 from prm_jax.search import models
 from prm_jax.search import particles
@@ -191,7 +191,7 @@ def test_without_a_candidate_or_an_answer_there_is_none():
     (lambda: adaptive.AdaptiveBestOfN(9, 3), "pilot=9"),
     (lambda: adaptive.AdaptiveBestOfN(1, 3, 1.0), "confidence=1"),
     (lambda: adaptive.fit([[1.0]], [1.0]), "2 or more"),
-    (lambda: engine.Limits(budget_tokens=0), "budget_tokens=0"),
+    (lambda: limits_lib.Limits(budget_tokens=0), "budget_tokens=0"),
     (lambda: rules.check_policies(rules.Speculate(), ["policy"]), "draft"),
   ],
 )

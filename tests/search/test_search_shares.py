@@ -10,6 +10,7 @@ import pytest
 from prm_jax.search import adaptive
 from prm_jax.search import mcts
 from prm_jax.search import particles
+from prm_jax.search import resampling
 from prm_jax.search import rules
 from prm_jax.search import tree as tree_lib
 from tests.search import searches
@@ -49,7 +50,7 @@ def test_at_a_low_temperature_the_best_gets_all(temperature):
     tree_lib.Node(i, 0, str(i), searches.PROBLEMS[0], log_odds=x)
     for i, x in enumerate([-1000.0, 2.0, 1000.0, 1000.0])
   ]
-  shares = particles.weights(nodes, temperature)
+  shares = resampling.weights(nodes, temperature)
   assert shares.tolist() == [0.0, 0.0, 0.5, 0.5]
 
 
@@ -58,17 +59,19 @@ def test_particles_are_drawn_by_the_odds_of_their_scores():
     tree_lib.Node(i, 0, str(i), searches.PROBLEMS[0], log_odds=x)
     for i, x in enumerate([math.log(1 / 3), 0.0, math.log(3)])
   ]
-  shares = particles.weights(nodes, 1.0)
+  shares = resampling.weights(nodes, 1.0)
   np.testing.assert_allclose(shares, np.array([1, 3, 9]) / 13)
   random = np.random.default_rng(0)
-  for how in particles.RESAMPLING:
+  for how in ("multinomial", "systematic"):
     drawn = collections.Counter(
-      i for _ in range(500) for i in particles.resample(shares, 26, random, how)
+      i
+      for _ in range(500)
+      for i in resampling.resample(shares, 26, random, how)
     )
     mean = [drawn[i] / 500 for i in range(3)]
     np.testing.assert_allclose(mean, [2, 6, 18], atol=0.3)
   for _ in range(20):
-    systematic = particles.resample(shares, 26, random, "systematic")
+    systematic = resampling.resample(shares, 26, random, "systematic")
     assert np.bincount(systematic, minlength=3).tolist() == [2, 6, 18]
 
 
@@ -82,7 +85,7 @@ def test_multinomial_resampling_loses_a_third_of_equal_particles():
   random = np.random.default_rng(1)
   equal = np.full(64, 1 / 64)
   kept = [
-    len(set(particles.resample(equal, 64, random, "multinomial")))
+    len(set(resampling.resample(equal, 64, random, "multinomial")))
     for _ in range(50)
   ]
   assert 0.6 < np.mean(kept) / 64 < 0.67

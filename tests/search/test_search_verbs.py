@@ -1,18 +1,22 @@
-"""What is made of searches: as values on results in memory, and on files."""
+"""Searches and what is made of them: as values in memory, and on files."""
 
 import dataclasses
 import json
 
 import numpy as np
 import pytest
+import random_models
 
 import prm_jax
 from prm_jax import schema
+from prm_jax.cli import flags
 from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
+from prm_jax.inference import policy as policy_lib
 from prm_jax.reports import compare
-from prm_jax.search import calibrate
+from prm_jax.search import adaptive
 from prm_jax.search import rules
+from prm_jax.search import search
 from prm_jax.search import solutions
 from prm_jax.search import thresholds
 from prm_jax.testbed import arithmetic
@@ -59,7 +63,7 @@ def test_a_calibration_is_that_of_the_command(found, written):
   fitted = prm_jax.Calibrate(pilot=3)(found["bon"])
   words = ["search", "calibrate", "--pilot=3", f"--input={written}/bon.jsonl"]
   output = _ran(written, *words)
-  assert calibrate.read_calibration(output) == fitted
+  assert adaptive.read(output) == fitted
   assert fitted.slope > 0
 
 
@@ -80,6 +84,157 @@ def test_a_threshold_is_that_of_the_command(found, written):
   assert 0 < chosen.value < 1 and chosen.attempts == 4
 
 
+PROBLEMS = [
+  prm_jax.Problem("a", "Ann dials 3 up 4 .", "7"),
+  prm_jax.Problem("b", "Bo dials 2 up 2 .", "4"),
+  prm_jax.Problem("c", "Ann dials 3 up 4 .", "7"),
+]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+  """Returns a folder with policy/ and prm/, random, and problems.jsonl."""
+  folder = random_models.write(tmp_path_factory.mktemp("models"), 128)
+  (folder / "problems.jsonl").write_text(
+    "".join(
+      json.dumps(dict(id=p.id, problem=p.problem, answer=p.answer)) + "\n"
+      for p in PROBLEMS
+    )
+  )
+  return folder
+
+
+@pytest.mark.parametrize(
+  ("kind", "own", "words"),
+  [
+    (
+      prm_jax.Search,
+      dict(rule=prm_jax.Beam(keep=2, expand=2), max_step_tokens=5),
+      ["search", "beam", "--keep=2", "--expand=2", "--max_step_tokens=5"],
+    ),
+    (
+      prm_jax.Verify,
+      dict(threshold=0.4, attempts=2, select="majority"),
+      ["verify", "run", "--threshold=0.4", "--attempts=2", "--select=majority"],
+    ),
+  ],
+)
+def test_a_search_is_that_of_the_command(kind, own, words, models, tmp_path):
+  verb = kind(
+    policy=policy_lib.Policy(str(models / "policy"), slots=4),
+    scorer=models / "prm",
+    sampling=policy_lib.Sampling(max_tokens=12),
+    limits=prm_jax.Limits(budget_tokens=60),
+    seed=3,
+    **own,
+  )
+  output = tmp_path / "found.jsonl"
+  command = [
+    *(*words, f"--policy={models}/policy", f"--scorer={models}/prm"),
+    *("--slots=4", "--max_tokens=12", "--budget_tokens=60", "--seed=3"),
+    *(f"--input={models}/problems.jsonl", f"--output={output}"),
+  ]
+  assert main.main(command) == 0
+  written = jsonl.read_solutions(output)
+  found = verb(PROBLEMS)
+  assert [jsonl.record_from_solution(s) for s in found] == [
+    jsonl.record_from_solution(s) for s in written
+  ]
+  assert [s.id for s in found] == ["a", "b", "c"]
+
+
+# What a journal says of each strategy if nothing is given; the other defaults
+# are those of all. chunk_guidance has imported policies alone.
+CLAIMS = dict(
+  best_of_n=dict(num=16),
+  beam=dict(keep=4, expand=4),
+  dvts=dict(trees=4, expand=4),
+  rebase=dict(width=16, balance_temperature=0.2),
+  particle_filter=dict(
+    num=16,
+    softmax_temperature=1.0,
+    resampling="multinomial",
+    iterations=1,
+  ),
+  mcts=dict(simulations=4, expand=4, exploration=1.25, prior="policy"),
+  reject_resample=dict(threshold=0.5, attempts=5),
+  speculate=dict(threshold=0.7),
+  adaptive_best_of_n=dict(
+    pilot=4,
+    most=64,
+    confidence=0.99,
+    calibration=dict(intercept=0.5, slope=1.0, quantile=0.1),
+  ),
+  accept_first=dict(threshold=0.5, attempts=8),
+)
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_journal_holds_what_it_always_held(name, models, tmp_path):
+  """So runs of earlier versions resume, whatever they weren't given."""
+  chance = dict(intercept=0.5, slope=1.0, quantile=0.1)
+  (tmp_path / "chance.json").write_text(json.dumps(dict(calibration=chance)))
+  needed = dict(
+    speculate=[f"--draft={models}/policy"],
+    adaptive_best_of_n=[f"--calibration={tmp_path}/chance.json"],
+    accept_first=["--threshold=0.5"],
+  )
+  words = ["verify", "run"] if name == "accept_first" else ["search", name]
+  output = tmp_path / "found.jsonl"
+  words += [
+    *(f"--policy={models}/policy", f"--scorer={models}/prm"),
+    *(f"--input={models}/problems.jsonl", f"--output={output}"),
+    *("--shard=5/997", "--budget_flops=2.5e12", *needed.get(name, [])),
+  ]
+  assert main.main(words) == 0
+  head = (tmp_path / "found.jsonl.journal").read_text().splitlines()[0]
+  claim = json.loads(head)["depends_on"]
+  of_models = ["policies", "scorer", "aggregate"]
+  assert [*claim][8:] == [*of_models, "solutions", "input"]
+  assert [*claim["policies"]] == (
+    ["draft", "target"] if name == "speculate" else ["policy"]
+  )
+  by_step = ("reject_resample", "speculate")
+  assert claim["aggregate"] == ("last" if name in by_step else "min")
+  limits = dict(
+    max_steps=64,
+    max_tokens=512,
+    budget_tokens=None,
+    budget_flops=2_500_000_000_000,
+    lookahead=0,
+  )
+  expected = dict(
+    kind=f"search {name}",
+    shard="5/997",
+    rule=CLAIMS[name],
+    limits=limits,
+    max_step_tokens=None,
+    select="best",
+    grader="rules",
+    seed=0,
+  )
+  first = {k: claim[k] for k in [*claim][:8]}
+  assert json.dumps(first) == json.dumps(expected)
+
+
+def test_a_command_has_no_option_that_changes_nothing():
+  of_steps = {"max_steps", "max_step_tokens", "lookahead"}
+  left_out = dict(
+    best_of_n=of_steps,
+    adaptive_best_of_n=of_steps,
+    accept_first=of_steps,
+    chunk_guidance={
+      *("aggregate", "cache_tokens", "max_step_tokens", "lookahead")
+    },
+  )
+  verbs = {rule.name: search.by(rule) for rule in search.RULES}
+  some = {"aggregate", "cache_tokens", *of_steps}
+  for name, verb in dict(verbs, accept_first=prm_jax.Verify).items():
+    options = flags.options(verb).keys()
+    assert some - options == left_out.get(name, set()), name
+    assert ("draft" in options) == (name == "speculate")
+
+
 def _of_two_types(results):
   first, *rest = results
   bill = dict(first.extra["bill"], compute_dtype=dict(policy="float16"))
@@ -87,9 +242,28 @@ def _of_two_types(results):
   return [dataclasses.replace(first, extra=extra), *rest]
 
 
+def _search(**options):
+  return prm_jax.Search(policy="p", scorer="s", **options)
+
+
 @pytest.mark.parametrize(
   ("call", "words"),
   [
+    (lambda r: _search(rule=prm_jax.Beam)([]), "rule must be Rule, found"),
+    (lambda r: _search(rule=prm_jax.Speculate())([]), "`draft`: give the pol"),
+    (lambda r: _search(select="first"), "`select='first'`: expected one of"),
+    (lambda r: _search(grader="both", seed=-1), "`seed=-1`"),
+    (lambda r: _search()([*PROBLEMS, PROBLEMS[0]]), "'a'"),
+    (
+      lambda r: _search()(
+        [*PROBLEMS, prm_jax.Problem("d", "Bo dials 2 up 2 .", "5")]
+      ),
+      "problem 'd': the reference answer is '5', but at problem 'b' it was '4'",
+    ),
+    (
+      lambda r: prm_jax.Verify(policy="p", scorer="s", threshold=1.5)([]),
+      "`threshold=1.5`: expected a share",
+    ),
     (lambda r: prm_jax.Calibrate(pilot=8)(r["bon"]), "`pilot=8`: a problem"),
     (lambda r: prm_jax.Calibrate()([]), "a problem has 0 samples"),
     (lambda r: prm_jax.Calibrate()(r["beam"]), "was searched step by step"),
