@@ -10,35 +10,18 @@ import functools
 import gc
 import importlib
 import logging
-from typing import Any, get_args, NoReturn
+import pathlib
+from typing import Any, NoReturn
 
 from prm_jax import errors
-from prm_jax import schema
 from prm_jax.runtime import compilation_cache
 from prm_jax.runtime import verbs
 
-AGGREGATES = get_args(schema.Aggregate)
-SHARD = (
-  "work only on the problems of part I (0 to N - 1) of N, so that N processes"
-  " share the work"
-)
-STDOUT = (
-  "- is the standard output, and messages go to stderr (a file is written whole"
-  " or not at all, the standard output isn't)"
-)
 FIELDS = (
   "Any field of the config can be changed with --config.FIELD=VALUE, and an"
   " optional one unset with --config.FIELD=null;"
   " --config=FILE --help lists the fields and their values."
 )
-FORMATS = "docs/data.md lists the formats, such as jsonl and prm800k"
-GRADERS = (
-  "what compares an answer with the right one: exact rules (rules),"
-  " Math-Verify (math_verify), PRM800K's rules (prm800k), or Math-Verify with"
-  " PRM800K's rules as a second opinion (both); all but rules need"
-  " pip install 'prm_jax[verify]'; see docs/answers.md"
-)
-
 
 # How argparse begins to say so.
 _REQUIRED = "the following arguments are required: "
@@ -189,67 +172,18 @@ class Parser(argparse.ArgumentParser):
       text += " (default: %(default)s)"
     self.add_argument(name, help=text, default=default, **more)
 
-  def add_path(self, name: str, text: str | None = None, **more: Any) -> None:
-    """Adds an option whose value is a path on this machine."""
-    self.add_option(name, text, type=local, **more)
-
-  def add_input(self, text: str, **more: Any) -> None:
-    """Adds --input, a file or the standard input."""
-    self.add_option(
-      "--input",
-      f"{text}; - is the standard input",
-      type=readable,
-      required=True,
-      **more,
-    )
-
-  def add_output(
-    self, name: str, text: str, *, stdout: bool = False, **more: Any
-  ) -> None:
+  def add_output(self, name: str, text: str) -> None:
     """Adds an option whose value is a path to write; see outputs.check.
 
     Args:
       name: The flag, with its dashes.
       text: What is written.
-      stdout: Whether `-` is the standard output.
-      **more: Further arguments of `add_argument`.
     """
-    text = f"{text}; {STDOUT}" if stdout else text
-    self.add_option(name, text, type=writable if stdout else output, **more)
-
-  def add_natural(self, name: str, text: str | None = None, **more) -> None:
-    """Adds an option whose value is a whole number of at least 0."""
-    self.add_option(name, text, type=natural, **more)
+    self.add_option(name, text, type=output)
 
   def add_switch(self, name: str, text: str) -> None:
     """Adds an option without a value."""
     self.add_argument(name, action="store_true", help=text)
-
-  def add_solutions(
-    self,
-    text: str = "the file of solutions to read",
-    **more: Any,
-  ) -> None:
-    """Adds the input of a command that reads solutions.
-
-    Args:
-      text: What the input is.
-      **more: Further arguments of `add_argument`.
-    """
-    self.add_input(text, **more)
-    self.add_option("--format", f"the format of --input; {FORMATS}", "jsonl")
-    self.add_limit("the first N solutions of --input")
-
-  def add_limit(self, what: str) -> None:
-    self.add_natural("--limit", f"use only {what} (default: all)", metavar="N")
-
-  def add_aggregate(self) -> None:
-    self.add_option(
-      "--aggregate",
-      "how the scores of a solution's steps become one score (default: what"
-      " the checkpoint names; product with --scores)",
-      choices=AGGREGATES,
-    )
 
 
 def _lazily(
@@ -306,11 +240,17 @@ def told(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 whole = told(verbs.whole)
-natural = told(verbs.natural)
 seed = told(verbs.seed)
-step = told(verbs.step)
 number = told(verbs.number)
-readable = told(verbs.readable)
-writable = told(verbs.writable)
 local = told(verbs.local)
 output = told(verbs.output)
+
+
+def workdir(text: str) -> pathlib.Path | str:
+  """Returns a path on this machine, or the text of one in a bucket."""
+  bucket, _, folder = text.removeprefix("gs://").partition("/")
+  if not text.startswith("gs://"):
+    return local(text)
+  if not bucket or not folder.strip("/"):
+    raise argparse.ArgumentTypeError(f"{text}: give gs://BUCKET/FOLDER")
+  return text.rstrip("/")

@@ -181,10 +181,9 @@ def _add(group: Any, option: Option) -> None:
     more["metavar"] = field.metadata["metavar"]
   elif field.hint is int:
     more["metavar"] = "N"
-  shown = "" if option.is_required else _default_words(field)
-  more["help"] = (f"{option.text} {shown}" if shown else option.text).replace(
-    "%", "%%"
-  )
+  shown = default_of(option)
+  text = f"{option.text} (default: {shown})" if shown else option.text
+  more["help"] = text.replace("%", "%%")
   if not words[0].startswith("--"):
     more.setdefault("metavar", option.name.upper())
     group.add_argument(option.name, type=_parse(field), **more)
@@ -224,14 +223,20 @@ class _Once(argparse.Action):
     setattr(namespace, self.dest, values)
 
 
-def _default_words(field: verbs.Field) -> str:
-  """Returns the default in words; none is said of what may be left out."""
+def default_of(option: Option) -> str:
+  """Returns an option's default in words.
+
+  Args:
+    option: The option.
+
+  Returns:
+    The default; "" if it must be given or may be left out.
+  """
+  default = option.field.default
   nothing = (None, False, (), "", dataclasses.MISSING)
-  if any(field.default is x for x in nothing):
+  if option.is_required or any(default is x for x in nothing):
     return ""
-  if field.default is True:
-    return f"(default: --{field.name})"
-  return f"(default: {field.default})"
+  return f"--{option.field.name}" if default is True else str(default)
 
 
 def _parse(field: verbs.Field) -> Callable[[str], Any] | None:

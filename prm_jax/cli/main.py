@@ -16,37 +16,15 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import trainer
 from prm_jax.cli import arguments
+from prm_jax.cli import commands
 from prm_jax.cli import flags as flags_lib
 from prm_jax.cli import output
-from prm_jax.data import datasets
 from prm_jax.demo import demo
-from prm_jax.device_check import check_device
-from prm_jax.evaluation import choose_threshold
-from prm_jax.evaluation import evaluate_best_of_n
-from prm_jax.evaluation import evaluate_prmbench
-from prm_jax.evaluation import evaluate_processbench
-from prm_jax.evaluation import evaluate_steps
-from prm_jax.huggingface import exchange
-from prm_jax.inference import sample
-from prm_jax.inference import score
-from prm_jax.labelling import consensus
-from prm_jax.labelling import label_judge
-from prm_jax.labelling import label_rollouts
-from prm_jax.labelling import select
-from prm_jax.plan import plan
-from prm_jax.reports import compare
-from prm_jax.reports import search_page
-from prm_jax.runtime import doctor
 from prm_jax.runtime import exhausted
 from prm_jax.runtime import outputs
 from prm_jax.runtime import preemption
 from prm_jax.runtime import terminal
 from prm_jax.runtime import verbs
-from prm_jax.search import calibrate
-from prm_jax.search import search
-from prm_jax.search import verify
-from prm_jax.serving import serve
-from prm_jax.training import inspection
 
 
 def command() -> int:
@@ -197,79 +175,14 @@ def _parser() -> arguments.Parser:
   parser.set_defaults(run=lambda args: _version(args, parser))
   parser.set_defaults(command="prm-jax", is_printed=True, refuse=parser.refuse)
   parser.add_commands("COMMAND", required=False)
-  for add in (
-    lambda parser: flags_lib.add(parser, "demo", demo.Demo),
-    lambda parser: flags_lib.add(parser, "train", trainer.Train),
-    lambda parser: flags_lib.add(parser, "sample", sample.Sample),
-    lambda parser: flags_lib.add(parser, "import", exchange.Import),
-    lambda parser: flags_lib.add(parser, "export", exchange.Export),
-    lambda parser: flags_lib.add(parser, "score", score.Score),
-    _add_kinds,
-    lambda parser: flags_lib.add(parser, "serve", serve.Serve),
-    lambda parser: flags_lib.add(parser, "plan", plan.Plan),
-    lambda parser: flags_lib.add(
-      parser, "check-device", check_device.CheckDevice
-    ),
-    lambda parser: flags_lib.add(parser, "doctor", doctor.Doctor),
-  ):
-    add(parser)
-  return parser
-
-
-# Commands that have kinds, each of them a verb: what they do, and the kinds.
-_KINDS: dict[str, tuple[str, dict[str, type[verbs.Verb]]]] = dict(
-  label=(
-    "label the steps of solutions automatically",
-    dict(
-      monte_carlo=label_rollouts.MonteCarlo,
-      omega_prm=label_rollouts.OmegaPRM,
-      judge=label_judge.Judge,
-      consensus=consensus.Consensus,
-      select=select.Select,
-    ),
-  ),
-  search=(
-    "search for solutions with a policy and a reward model",
-    dict(
-      **{rule.name: search.by(rule) for rule in search.RULES},
-      calibrate=calibrate.Calibrate,
-      compare=compare.Compare,
-      page=search_page.SearchPage,
-    ),
-  ),
-  verify=(
-    "answer only if a reward model is sure enough: accept, or draw again",
-    dict(run=verify.Verify, choose=choose_threshold.ChooseThreshold),
-  ),
-  eval=(
-    "evaluate a reward model",
-    dict(
-      best_of_n=evaluate_best_of_n.EvaluateBestOfN,
-      steps=evaluate_steps.EvaluateSteps,
-      processbench=evaluate_processbench.EvaluateProcessBench,
-      prmbench=evaluate_prmbench.EvaluatePRMBench,
-    ),
-  ),
-  data=(
-    "show, check, convert, split and build data sets of solutions",
-    dict(
-      inspect=inspection.Inspect,
-      stats=inspection.Stats,
-      build=datasets.Build,
-      convert=datasets.Convert,
-      doctor=inspection.Examine,
-      split=datasets.Split,
-    ),
-  ),
-)
-
-
-def _add_kinds(parser: arguments.Parser) -> None:
-  for command, (does, kinds) in _KINDS.items():
-    kind_of = parser.add_command(command, does)
+  for name, verb in commands.VERBS.items():
+    flags_lib.add(parser, name, verb)
+  for name, (does, kinds) in commands.KINDS.items():
+    kind_of = parser.add_command(name, does)
     kind_of.add_commands("KIND")
-    for name, verb in kinds.items():
-      flags_lib.add(kind_of, name, verb)
+    for kind, verb in kinds.items():
+      flags_lib.add(kind_of, kind, verb)
+  return parser
 
 
 def _version(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
