@@ -108,10 +108,10 @@ def _groups(verb: type[verbs.Verb]) -> list[_Group]:
 def _common(
   kinds: Iterable[type[verbs.Verb]], shared: Collection[_Group]
 ) -> list[_Option]:
-  """Returns the options that several kinds of a command have alike."""
+  """Returns the options that three kinds of a command or more have alike."""
   groups = (x for verb in kinds for x in _groups(verb) if x not in shared)
   times = Counter(option for _, options in groups for option in options)
-  return [option for option, n in times.items() if n > 1]
+  return [option for option, n in times.items() if n > 2]
 
 
 def _told(option: flags.Option) -> _Option:

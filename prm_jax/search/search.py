@@ -125,7 +125,7 @@ class Models:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Searching(verbs.Verb):
+class Searching(pool.Graded, verbs.Verb):
   """A search by some rule.
 
   Args:
@@ -143,10 +143,6 @@ class Searching(verbs.Verb):
     select: How the answer is chosen among the candidates: best (the highest
       score), weighted (the answer whose scores have the highest sum) or majority
       (the most frequent answer); --output has all three.
-    grader: What compares an answer with the right one: exact rules (rules),
-      Math-Verify (math_verify), PRM800K's rules (prm800k), or Math-Verify with
-      PRM800K's rules as a second opinion (both); all but rules need pip install
-      'prm_jax[verify]'; see docs/answers.md.
     limits: Where the search of a problem ends.
     max_step_tokens: The most tokens of a step (default: --max_tokens, which is
       of the whole solution).
@@ -161,7 +157,6 @@ class Searching(verbs.Verb):
   aggregate: schema.Aggregate | None = None
   cache_tokens: int = 65_536
   select: answers.Selection = "best"
-  grader: pool.GraderName = "rules"
   limits: limits_lib.Limits = dataclasses.field(
     default_factory=limits_lib.Limits
   )
@@ -169,10 +164,6 @@ class Searching(verbs.Verb):
   seed: verbs.Seed = 0
 
   compiles = True
-
-  def __post_init__(self):
-    super().__post_init__()
-    pool.check(self.grader)
 
   @property
   def _rule(self) -> rules.Rule:
@@ -468,8 +459,9 @@ def by(rule: type[rules.Rule]) -> type[Search]:
   Returns:
     The class of a verb.
   """
-  # Among the command's other options, under no title.
-  field = dataclasses.field(default_factory=rule, metadata=dict(group=""))
+  field = dataclasses.field(
+    default_factory=rule, metadata=dict(group="the strategy")
+  )
   return dataclasses.make_dataclass(
     f"{rule.__name__}Search",
     [("rule", rule, field)],
