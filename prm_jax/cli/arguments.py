@@ -1,21 +1,16 @@
-"""The parser of the command line, and the options that many commands have."""
+"""The parser of the command line."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
-import contextlib
+from collections.abc import Callable, Sequence
 import difflib
 import functools
-import gc
-import importlib
 import logging
-import pathlib
 from typing import Any, NoReturn
 
 from prm_jax import errors
 from prm_jax.runtime import compilation_cache
-from prm_jax.runtime import verbs
 
 FIELDS = (
   "Any field of the config can be changed with --config.FIELD=VALUE, and an"
@@ -36,10 +31,7 @@ class _MissingError(errors.InputError):
 
 
 class Parser(argparse.ArgumentParser):
-  """An argparse parser whose errors are the user's, with exit code 1.
-
-  Its methods add options that many commands have.
-  """
+  """An argparse parser whose errors are the user's, with exit code 1."""
 
   def error(self, message: str) -> Any:
     if message.startswith(_REQUIRED):
@@ -114,7 +106,7 @@ class Parser(argparse.ArgumentParser):
     self,
     name: str,
     text: str,
-    run: str | Callable[[argparse.Namespace], None] | None = None,
+    run: Callable[[argparse.Namespace], None] | None = None,
     *,
     is_printed: bool = False,
     compiles: bool = False,
@@ -124,8 +116,7 @@ class Parser(argparse.ArgumentParser):
     Args:
       name: The word that a user types.
       text: What the command does, in one line.
-      run: What it does: a function, or "MODULE.FUNCTION" of this folder; None
-        if the command has commands of its own.
+      run: What it does; None if the command has commands of its own.
       is_printed: Whether the command's result is what it prints, unless it
         writes an --output.
       compiles: Whether the programs that it compiles are kept on disk.
@@ -135,10 +126,14 @@ class Parser(argparse.ArgumentParser):
       name, help=text, description=text, allow_abbrev=False
     )
     command.set_defaults(
-      run=run and _lazily(run, compiles), command=name, is_printed=is_printed
+      run=run and _prepared(run, compiles), command=name, is_printed=is_printed
     )
     command.set_defaults(refuse=command.refuse)
-    command.add_switch("--debug", "show a traceback if an error occurs")
+    command.add_argument(
+      "--debug",
+      action="store_true",
+      help="show a traceback if an error occurs",
+    )
     return command
 
   def flags(self) -> frozenset[str]:
@@ -154,42 +149,11 @@ class Parser(argparse.ArgumentParser):
     names = (x for action in self._actions for x in action.option_strings)
     return {name for name in names if name.startswith("--")}
 
-  def add_option(
-    self, name: str, text: str | None = None, default: Any = None, **more: Any
-  ) -> None:
-    """Adds an option; its help ends with the default, if it has one.
 
-    Args:
-      name: The flag, with its dashes.
-      text: What the option does, as a phrase without a full stop.
-      default: The value if the flag isn't given. A number's type is also the
-        option's type.
-      **more: Further arguments of `add_argument`.
-    """
-    if isinstance(default, int | float):
-      more.setdefault("type", whole if isinstance(default, int) else number)
-    if text is not None and default not in (None, []):
-      text += " (default: %(default)s)"
-    self.add_argument(name, help=text, default=default, **more)
-
-  def add_output(self, name: str, text: str) -> None:
-    """Adds an option whose value is a path to write; see outputs.check.
-
-    Args:
-      name: The flag, with its dashes.
-      text: What is written.
-    """
-    self.add_option(name, text, type=output)
-
-  def add_switch(self, name: str, text: str) -> None:
-    """Adds an option without a value."""
-    self.add_argument(name, action="store_true", help=text)
-
-
-def _lazily(
-  work: str | Callable[[argparse.Namespace], None], compiles: bool
+def _prepared(
+  work: Callable[[argparse.Namespace], None], compiles: bool
 ) -> Callable[[argparse.Namespace], None]:
-  """Returns what does the work; jax and the rest load when it runs."""
+  """Returns what does the work of a command, in a process made ready for it."""
 
   def run(args: argparse.Namespace) -> None:
     if compiles:  # first: a module may compile when it is imported
@@ -199,27 +163,9 @@ def _lazily(
     from absl import logging as absl_logging
 
     absl_logging.get_absl_logger().setLevel(logging.CRITICAL)
-    if callable(work):
-      work(args)
-      return
-    module, _, function = work.partition(".")
-    with no_search_for_cycles():
-      loaded = importlib.import_module(f"prm_jax.cli.{module}")
-    getattr(loaded, function)(args)
+    work(args)
 
   return run
-
-
-@contextlib.contextmanager
-def no_search_for_cycles() -> Iterator[None]:
-  """Makes imports faster: Python looks for cycles as objects become more."""
-  was_enabled = gc.isenabled()
-  gc.disable()
-  try:
-    yield
-  finally:
-    if was_enabled:
-      gc.enable()
 
 
 def told(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -237,20 +183,3 @@ def told(parse: Callable[[str], Any]) -> Callable[[str], Any]:
       raise argparse.ArgumentTypeError(str(e)) from None
 
   return wrapped
-
-
-whole = told(verbs.whole)
-seed = told(verbs.seed)
-number = told(verbs.number)
-local = told(verbs.local)
-output = told(verbs.output)
-
-
-def workdir(text: str) -> pathlib.Path | str:
-  """Returns a path on this machine, or the text of one in a bucket."""
-  bucket, _, folder = text.removeprefix("gs://").partition("/")
-  if not text.startswith("gs://"):
-    return local(text)
-  if not bucket or not folder.strip("/"):
-    raise argparse.ArgumentTypeError(f"{text}: give gs://BUCKET/FOLDER")
-  return text.rstrip("/")

@@ -171,7 +171,9 @@ def _parser() -> arguments.Parser:
     description="Process supervision in JAX: train, use and evaluate process"
     " and outcome reward models.",
   )
-  parser.add_switch("--version", "print the version and exit")
+  parser.add_argument(
+    "--version", action="store_true", help="print the version and exit"
+  )
   parser.set_defaults(run=lambda args: _version(args, parser))
   parser.set_defaults(command="prm-jax", is_printed=True, refuse=parser.refuse)
   parser.add_commands("COMMAND", required=False)

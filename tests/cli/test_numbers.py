@@ -7,7 +7,6 @@ import command_options
 import pytest
 
 from prm_jax import errors
-from prm_jax.cli import arguments
 from prm_jax.runtime import checks
 from prm_jax.runtime import verbs
 
@@ -61,9 +60,9 @@ def test_what_is_no_number_or_too_large_is_refused_in_one_line(option):
 
 
 def test_two_seeds_that_are_taken_are_two_for_jax():
-  assert arguments.seed(str(checks.MAX_SEED)) == 2**32 - 1
-  with pytest.raises(argparse.ArgumentTypeError):
-    arguments.seed(str(2**32))
+  assert verbs.seed(str(checks.MAX_SEED)) == 2**32 - 1
+  with pytest.raises(ValueError, match="is more than"):
+    verbs.seed(str(2**32))
   for value in (-1, 2**32, 10**20):
     with pytest.raises(errors.InputError, match=f"seed={value}: expected 0"):
       checks.check_seed(value)
