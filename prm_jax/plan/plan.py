@@ -115,8 +115,11 @@ class Plan(verbs.Verb):
     """The update of the config's run."""
     from prm_jax.plan import runs
 
-    assert self.config is not None
     config = self.config
+    if config is None or self.topology is None:
+      raise errors.InputError(
+        "a plan is of a config and a topology; run() checks a file of runs"
+      )
     if self.mesh is not None:
       overrides = (*config.overrides, f"mesh={self.mesh}")
       config = dataclasses.replace(config, overrides=overrides)
@@ -127,7 +130,7 @@ class Plan(verbs.Verb):
     """What the topology's text says."""
     from prm_jax.plan import topologies
 
-    assert self.topology is not None
+    assert self.topology is not None  # as _update says
     return topologies.parse(self.topology)
 
   @functools.cached_property

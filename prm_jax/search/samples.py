@@ -29,6 +29,10 @@ def independent(
   values: list[list[float]] = []
   right: list[list[bool]] = []
   for s in results:
+    if "tree" not in s.extra:
+      raise errors.InputError(
+        f"problem {s.id!r} has no tree; give what a best-of-n search returned"
+      )
     nodes, rounds = s.extra["tree"]["nodes"], s.extra["tree"]["rounds"]
     # The first round draws, the second has the candidates.
     if len(rounds) != 2 or any(node["parent"] for node in nodes):

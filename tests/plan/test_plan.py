@@ -94,3 +94,8 @@ def test_runs_are_compared_with_their_budgets(tmp_path, capsys):
 def test_a_plan_of_nothing_is_refused_in_python(values):
   with pytest.raises(prm_jax.InputError, match="give `config=FILE` and"):
     prm_jax.Plan(**values)
+
+
+def test_a_check_of_a_file_is_no_plan_in_python(tmp_path):
+  with pytest.raises(prm_jax.InputError, match="a config and a topology"):
+    prm_jax.Plan(check=tmp_path / "budgets.jsonl")()

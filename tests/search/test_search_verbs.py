@@ -266,6 +266,10 @@ def _search(**options):
     ),
     (lambda r: prm_jax.Calibrate(pilot=8)(r["bon"]), "`pilot=8`: a problem"),
     (lambda r: prm_jax.Calibrate()([]), "a problem has 0 samples"),
+    (
+      lambda r: prm_jax.Calibrate()([schema.Solution("a", "b", ())]),
+      "'a' has no tree",
+    ),
     (lambda r: prm_jax.Calibrate()(r["beam"]), "was searched step by step"),
     (lambda r: prm_jax.Calibrate(quantile=1.0)(r["bon"]), "`quantile=1.0`"),
     (lambda r: prm_jax.Compare()({}), "no search to compare"),
