@@ -196,7 +196,7 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 
 def _windows(family: str, raw: Mapping[str, Any], get: Any) -> dict[str, Any]:
   """Returns window and global_layers."""
-  if family == "llama":
+  if "sliding_window" not in families.FAMILIES[family].defaults:
     return {}
   num_layers = get("num_hidden_layers", int)
   if not 1 <= num_layers <= limits.MODEL_LAYERS:

@@ -165,7 +165,7 @@ def _windows_record(
 ) -> dict[str, Any]:
   windowed = model.windowed
   types = [from_hf_config.LAYER_TYPES[x] for x in windowed]
-  if family == "llama":
+  if "sliding_window" not in families.FAMILIES[family].defaults:
     return {}
   if family == "mistral":
     return dict(sliding_window=model.window if all(windowed) else None)

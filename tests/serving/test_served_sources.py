@@ -667,7 +667,7 @@ def test_a_judges_answers_are_all_asked_for_at_once(gate, stub):
       "gives no log-probabilities",
     ),
     (dict(vote="log_likelihood", chat=False), "no word per step"),
-    (dict(template="dial"), "template='dial'"),
+    (dict(template="other"), "template='other'"),
     (dict(unknown=2.0), "unknown=2.0"),
     (dict(chat=False, system="x"), "only a chat"),
     (dict(request_option=[1]), "expected an object"),
