@@ -142,7 +142,7 @@ def best_of_n(
 
 
 def label(
-  solutions: Sequence[schema.Solution],
+  solutions: Iterable[schema.Solution],
   policy: sampler.Sampler | schema.Generate,
   sampling: sampler.Sampling | None = None,
   *,
@@ -183,6 +183,7 @@ def label(
     raise errors.InputError(
       "policy is a reward model; give a Sampler, or a function"
     )
+  solutions = list(solutions)
   options = monte_carlo.Options(completions=completions, hard=hard)
   generate = (
     _generate(policy, sampling or sampler.Sampling(512), seed)

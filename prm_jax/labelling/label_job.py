@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -111,7 +111,7 @@ class Labeller(verbs.Verb):
     raise NotImplementedError
 
   def __call__(
-    self, solutions: Sequence[schema.Solution]
+    self, solutions: Iterable[schema.Solution]
   ) -> list[schema.Solution]:
     """Returns the solutions with labels of their steps.
 
@@ -122,6 +122,7 @@ class Labeller(verbs.Verb):
     Raises:
       InputError: A right answer is missing that is needed.
     """
+    solutions = list(solutions)
     references = {}
     if self.needs_reference:
       references = references_lib.of_all(solutions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 import dataclasses
 import logging
 
@@ -79,7 +79,7 @@ class Select(scores_lib.Source, verbs.Verb):
 
   def __call__(
     self,
-    solutions: Sequence[schema.Solution],
+    solutions: Iterable[schema.Solution],
     exclude: Collection[str] = (),
   ) -> list[schema.Solution]:
     """Returns the solutions to label next, in the order given.
@@ -92,7 +92,7 @@ class Select(scores_lib.Source, verbs.Verb):
     Returns:
       The chosen ones.
     """
-    return self._chosen(solutions, exclude)[0]
+    return self._chosen(list(solutions), exclude)[0]
 
   def run(self, job: SelectJob) -> None:
     """Chooses among the solutions of a file.

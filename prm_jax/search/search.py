@@ -7,7 +7,7 @@ killed resumes after the last batch, and writes the same bytes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import json
@@ -170,7 +170,7 @@ class Searching(pool.Graded, verbs.Verb):
     raise NotImplementedError
 
   def __call__(
-    self, problems: Sequence[schema.Problem]
+    self, problems: Iterable[schema.Problem]
   ) -> list[schema.Solution]:
     """Returns the solution that is chosen for each problem.
 
@@ -185,7 +185,7 @@ class Searching(pool.Graded, verbs.Verb):
       InputError: Two problems have one id or one text and different answers, or
         a model can't be used.
     """
-    seen = dict[str, str]()
+    problems, seen = list(problems), dict[str, str]()
     for i, problem in enumerate(problems):
       fields.unique_id(seen, problem.id, f"problem {i}")
     starts, found = _starts(problems), dict[str, schema.Solution]()

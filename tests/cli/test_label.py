@@ -188,6 +188,7 @@ def test_a_labeller_in_python_labels_as_its_command_does(kind, testbed, files):
   kinds = dict(monte_carlo=prm_jax.MonteCarlo, omega_prm=prm_jax.OmegaPRM)
   labeller = kinds[kind]("testbed", completions=4)
   found = _told(labeller(solutions))
+  assert _told(labeller(iter(solutions))) == found
   assert found and found == _told(jsonl.read_solutions(files[1]))
   alone = [dataclasses.replace(solutions[0], extra={})]
   with pytest.raises(prm_jax.InputError, match="no 'reference_answer'"):

@@ -136,7 +136,7 @@ def test_a_search_is_that_of_the_command(kind, own, words, models, tmp_path):
   ]
   assert main.main(command) == 0
   written = jsonl.read_solutions(output)
-  found = verb(PROBLEMS)
+  found = verb(iter(PROBLEMS))  # any iterable
   assert [jsonl.record_from_solution(s) for s in found] == [
     jsonl.record_from_solution(s) for s in written
   ]
