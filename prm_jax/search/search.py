@@ -55,7 +55,7 @@ RULES: tuple[type[rules.Rule], ...] = (
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class SearchJob(journaled.Job):
   """Which problems are searched, and where the results go.
 
@@ -68,7 +68,7 @@ class SearchJob(journaled.Job):
 
   input: inputs.Problems
   output: verbs.Output
-  batch: verbs.Count = 16
+  batch: verbs.Count = dataclasses.field(default=16, kw_only=True)
 
   @property
   def timing(self) -> pathlib.Path:

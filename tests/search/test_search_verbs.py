@@ -296,3 +296,8 @@ def _search(**options):
 def test_what_cant_be_made_is_refused_in_python(found, call, words):
   with pytest.raises(prm_jax.InputError, match=words):
     call(found)
+
+
+def test_a_searchs_job_takes_its_files_in_order():
+  job = prm_jax.Search.job("in.jsonl", "out.jsonl")
+  assert (str(job.input.path), job.batch) == ("in.jsonl", 16)
