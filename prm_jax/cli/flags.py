@@ -6,7 +6,7 @@ Over argparse, and not by tyro: see docs/architecture.md.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import textwrap
 from typing import Any
@@ -138,7 +138,11 @@ def add(commands: arguments.Parser, name: str, kind: type[verbs.Verb]) -> None:
   # The shortest call; of forty options a line of all says nothing.
   needed = (_needed(x) for x in found if x.is_required)
   parser.usage = " ".join(["%(prog)s", *needed, "[options]"])
-  _add_all(parser, found)
+  groups: dict[str, Any] = {"": parser}
+  for option in found:
+    if option.group not in groups:
+      groups[option.group] = parser.add_argument_group(option.group)
+    _add(groups[option.group], option)
   told = []
   if takes_config(kind):
     parser.set_defaults(overrides=())
@@ -147,14 +151,6 @@ def add(commands: arguments.Parser, name: str, kind: type[verbs.Verb]) -> None:
     told.append(textwrap.indent(f"example:\n{example}", "  ")[2:])
   parser.epilog = "\n\n".join(told)
   parser.formatter_class = argparse.RawDescriptionHelpFormatter
-
-
-def _add_all(parser: arguments.Parser, found: Iterable[Option]) -> None:
-  groups: dict[str, Any] = {"": parser}
-  for option in found:
-    if option.group not in groups:
-      groups[option.group] = parser.add_argument_group(option.group)
-    _add(groups[option.group], option)
 
 
 def takes_config(kind: Any) -> bool:

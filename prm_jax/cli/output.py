@@ -90,20 +90,3 @@ def print_error(text: str, flags: Collection[str] = ()) -> None:
   """Prints why a command ends, as one line on standard error."""
   line = terminal.visible(with_flags(text, flags), one_line=True)
   print(f"prm-jax: {line}", file=sys.stderr, flush=True)
-
-
-def print_computed(types: Mapping[str, str | None]) -> None:
-  """Prints the type that each model computed in.
-
-  Args:
-    types: Of each model its type; None isn't known, and isn't printed.
-  """
-  known = [f"{name} {x}" for name, x in types.items() if x is not None]
-  if known:
-    print(f"computed in: {', '.join(known)}")
-
-
-def print_counts(counts: Mapping[str, int]) -> None:
-  """Prints counts, each with its name."""
-  for name, count in counts.items():
-    print(f"{count:>12,}  {name.replace('_', ' ')}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 import dataclasses
-import functools
 import logging
 import pathlib
 
@@ -63,7 +62,7 @@ class Sample(pool.Graded, verbs.Verb):
   seed: verbs.Seed = 0
   compiles = True
 
-  @functools.cached_property
+  @property
   def _policy(self) -> policy_lib.Policy:
     return verbs.made(policy_lib.Policy, self.policy)
 

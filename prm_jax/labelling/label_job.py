@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
-import functools
 import logging
 import pathlib
 import time
@@ -131,7 +130,7 @@ class Labeller(verbs.Verb):
       labelled, _ = label(solutions, lambda done, tokens=0: None)
     return list(labelled)
 
-  @functools.cached_property
+  @property
   def _policy(self) -> policy_lib.Policy:
     return verbs.made(policy_lib.Policy, self.policy)
 

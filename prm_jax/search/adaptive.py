@@ -160,7 +160,7 @@ class AdaptiveBestOfN(Rule):
   this confidence one of them is right (arXiv 2506.09338).
 
   Args:
-    pilot: The number of samples that the chance is told from.
+    pilot: The number of samples from which the chance is estimated.
     most: The most samples of a problem.
     confidence: The wanted chance that one of the samples is right, above 0 and
       less than 1.

@@ -38,8 +38,8 @@ class Calibrate(verbs.Verb):
   """Fits the chance of success that adaptive_best_of_n needs.
 
   Args:
-    pilot: The number of samples of each problem that the chance is told from;
-      the others say how often it is right.
+    pilot: The number of samples of each problem from which the chance is
+      estimated; the others say how often it is right.
     quantile: The quantile of the chance to fit, above 0 and less than 1; a lower
       one is more careful.
 

@@ -24,7 +24,7 @@ from prm_jax.search.tree import Tree
 
 @dataclasses.dataclass(frozen=True)
 class ParticleFilter(Rule):
-  """Particle filtering: after each step, draws the solutions anew by scores.
+  """Resamples all solutions by the odds of their scores after each step.
 
   Every round, as many as there are particles are drawn from the population, by
   the odds of their scores; those that have ended stay in it and may be drawn

@@ -187,8 +187,8 @@ class DiverseTrees(Rule):
 
   Args:
     trees: The number of beams.
-    expand: The number of children that each beam has after a step; its best
-      goes on.
+    expand: The number of children that each beam has after a step; it continues
+      the best of them.
     distinct: Whether children that repeat another's steps are left out.
 
   Example:
@@ -281,13 +281,13 @@ Guidance = Literal["contrast", "likelihood"]
 
 @dataclasses.dataclass(frozen=True)
 class ChunkGuidance(Rule):
-  """Draws chunks of tokens; the one that a larger policy finds likelier goes on.
+  """Draws chunks of tokens, and continues the one that a larger policy likes best.
 
   The larger policy stands in the scorer's place: a checkpoint folder, imported
   like the policy's and with the same tokenizer. See chunks.py.
 
   Args:
-    expand: The number of chunks of which one goes on.
+    expand: The number of chunks that are drawn; one of them is continued.
     chunk_tokens: The number of tokens of a chunk.
     guidance: What chunks are compared by: contrast (the mean log-probability of
       a chunk's tokens under the larger policy, --scorer, minus that under
@@ -323,8 +323,8 @@ class RejectResample(Rule):
   Args:
     threshold: The score, 0 to 1, from which a step is accepted; 0 is plain
       sampling.
-    attempts: The most attempts of a step; if none is accepted, the best goes
-      on.
+    attempts: The most attempts of a step; if none is accepted, the search
+      continues the best of them.
 
   Example:
     prm-jax search reject_resample --policy=runs/demo/policy \\

@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verify(search.Searching):
-  """Draws solutions of each problem until one is accepted, else says so.
+  """Draws solutions of each problem until one is accepted, or says that none is.
 
   A problem of which none is accepted has no answer: it is not verified.
 
