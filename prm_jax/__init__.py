@@ -49,7 +49,7 @@ if TYPE_CHECKING:
   from prm_jax.inference.policy import Server as Server
   from prm_jax.inference.sample import Sample as Sample
   from prm_jax.inference.sampler import Sampler as Sampler
-  from prm_jax.inference.sampler import Sampling as Sampling
+  from prm_jax.inference.sampling import Sampling as Sampling
   from prm_jax.inference.score import Score as Score
   from prm_jax.inference.score_sources import load_score as load_score
   from prm_jax.inference.scorer import Scorer as Scorer
@@ -130,7 +130,7 @@ _HOMES = dict(
   CachedScorer="inference.cached_scorer",
   Plan="plan.plan",
   Sampler="inference.sampler",
-  Sampling="inference.sampler",
+  Sampling="inference.sampling",
   Score="inference.score",
   Scorer="inference.scorer",
   SearchPage="reports.search_page",

@@ -23,6 +23,7 @@ from prm_jax.huggingface import hub
 from prm_jax.huggingface import import_model
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler
+from prm_jax.inference import sampling as sampling_lib
 from prm_jax.inference import scorer
 from prm_jax.jobs import references
 from prm_jax.labelling import monte_carlo
@@ -144,7 +145,7 @@ def best_of_n(
 def label(
   solutions: Iterable[schema.Solution],
   policy: sampler.Sampler | schema.Generate,
-  sampling: sampler.Sampling | None = None,
+  sampling: sampling_lib.Sampling = sampling_lib.Sampling(),
   *,
   completions: int = 8,
   hard: bool = False,
@@ -163,8 +164,8 @@ def label(
       right answer.
     policy: The model that completes solutions: a Sampler, or a function that is
       a schema.Generate.
-    sampling: How a Sampler samples; None is 512 new tokens at most, at
-      temperature 1. A function ignores it.
+    sampling: How a Sampler samples; what it doesn't say is as the Sampler's
+      `defaults` say, else at temperature 1. A function ignores it.
     completions: The number of completions after each step.
     hard: Whether the label is 1 if any completion is right and 0 otherwise,
       instead of the share.
@@ -186,7 +187,7 @@ def label(
   solutions = list(solutions)
   options = monte_carlo.Options(completions=completions, hard=hard)
   generate = (
-    _generate(policy, sampling or sampler.Sampling(512), seed)
+    _generate(policy, sampling, seed)
     if isinstance(policy, sampler.Sampler)
     else policy
   )
@@ -199,13 +200,13 @@ def label(
 
 
 def _generate(
-  policy: sampler.Sampler, sampling: sampler.Sampling, seed: int
+  policy: sampler.Sampler, sampling: sampling_lib.Sampling, seed: int
 ) -> schema.Generate:
   """Returns the policy as a Generate, by the engine that labelling uses."""
   engine = engine_lib.of(policy)
   forks.check()
-  key = jax.random.key(seed)
-  return lambda prefixes, n: engine.generate(prefixes, n, sampling, key)[0]
+  key, chosen = jax.random.key(seed), sampling.with_defaults(policy.defaults)
+  return lambda prefixes, n: engine.generate(prefixes, n, chosen, key)[0]
 
 
 def train(

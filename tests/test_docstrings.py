@@ -17,7 +17,7 @@ import prm_jax
 ROOT = pathlib.Path(prm_jax.__file__).parent
 # What users call: each of their public functions is documented in full.
 PUBLIC = (
-  *("inference.sample", "inference.score"),
+  *("inference.sample", "inference.sampling", "inference.score"),
   *("api", "errors", "schema", "voting", "training.losses", "rl.returns"),
   *("rl.advantages", "inference.scorer", "inference.sampler"),
   *("inference.score_sources", "inference.cached_scorer"),

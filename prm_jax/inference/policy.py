@@ -16,6 +16,7 @@ from typing import Annotated, Any, TYPE_CHECKING
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.inference import sampling as sampling_lib
 from prm_jax.runtime import files
 from prm_jax.runtime import json_text
 from prm_jax.runtime import progress
@@ -50,51 +51,6 @@ def _request_option(text: str) -> tuple[str, Any]:
 
 
 RequestOption = Annotated[tuple[str, Any], _request_option]
-
-
-@dataclasses.dataclass(frozen=True)
-class Sampling(verbs.Value):
-  """How a policy samples.
-
-  Args:
-    temperature: The temperature of sampling; 0 always takes the most likely
-      token (default: what a checkpoint folder's generation_config.json said
-      when it was imported, else 1).
-    top_k: Sample only from this many most likely tokens; 0 keeps all tokens
-      (default: as that of --temperature, else 0).
-    top_p: Sample only from the most likely tokens that together have this
-      probability, above 0 and at most 1, among those that --top_k keeps; 1 keeps
-      all tokens (default: as that of --temperature, else 1).
-    min_p: Sample only tokens that have at least this share, 0 to 1, of the most
-      likely token's probability; 0 keeps all tokens (default: as that of
-      --temperature, else 0).
-    max_tokens: The most new tokens in each completion.
-  """
-
-  first_is_whole = False
-
-  temperature: float | None = None
-  top_k: verbs.Natural | None = None
-  top_p: float | None = None
-  min_p: float | None = None
-  max_tokens: int = 512
-
-  def with_defaults(self, defaults: Mapping[str, float]) -> sampler.Sampling:
-    """Returns how a policy samples: as asked, else as it says, else as ours.
-
-    Args:
-      defaults: What the policy says.
-    """
-    from prm_jax.inference import drawing
-
-    return drawing.sampling_of(defaults, **dataclasses.asdict(self))
-
-  def asked(self) -> dict[str, Any]:
-    """Returns the record of what was asked for; the rest isn't known yet."""
-    values = dataclasses.asdict(self)
-    given = {k: value for k, value in values.items() if value is not None}
-    record = self.with_defaults({}).record()
-    return {k: record.get(k) for k in given}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,7 +198,7 @@ class Policy(verbs.Value):
     server: Where source is an address, how it is asked.
   """
 
-  source: str
+  source: Annotated[str, verbs.named]
   step: verbs.Step = None
   dtype: str | None = None
   slots: verbs.Count | None = None
@@ -290,7 +246,7 @@ class Policy(verbs.Value):
     folder = files.local_path(self.source)
     return sampler_lib.load(folder, self.step, compute_dtype=self.dtype)
 
-  def asked(self, sampling: Sampling) -> dict[str, Any]:
+  def asked(self, sampling: sampling_lib.Sampling) -> dict[str, Any]:
     """Returns what is known of `depends_on` before a folder is loaded.
 
     Args:
@@ -300,7 +256,7 @@ class Policy(verbs.Value):
     return known | sampling.asked() if known else {}
 
   def sampling_of(
-    self, loaded: sampler.Sampler, sampling: Sampling
+    self, loaded: sampler.Sampler, sampling: sampling_lib.Sampling
   ) -> sampler.Sampling:
     """Returns how a folder's policy is sampled, by the options and itself.
 
@@ -331,7 +287,7 @@ class Policy(verbs.Value):
     return found
 
   def loaded(
-    self, sampling: Sampling, seed: int
+    self, sampling: sampling_lib.Sampling, seed: int
   ) -> tuple[sampler.Sampler, sampler.Sampling, dict[str, Any]]:
     """Returns a folder's policy, how it samples, and what that depends on.
 
@@ -347,7 +303,7 @@ class Policy(verbs.Value):
   @contextlib.contextmanager
   def opened(
     self,
-    sampling: Sampling,
+    sampling: sampling_lib.Sampling,
     seed: int,
     replies: pathlib.Path | None,
     counts: Counter[str],
@@ -370,7 +326,7 @@ class Policy(verbs.Value):
     yield self._in_engine(sampling, seed, counts)
 
   def _in_engine(
-    self, sampling: Sampling, seed: int, counts: Counter[str]
+    self, sampling: sampling_lib.Sampling, seed: int, counts: Counter[str]
   ) -> Writer:
     import jax
 

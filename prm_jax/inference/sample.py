@@ -12,6 +12,7 @@ from prm_jax import schema
 from prm_jax.grading import answers
 from prm_jax.grading import pool
 from prm_jax.inference import policy as policy_lib
+from prm_jax.inference import sampling as sampling_lib
 from prm_jax.jobs import inputs
 from prm_jax.jobs import report
 from prm_jax.runtime import files
@@ -52,12 +53,12 @@ class Sample(pool.Graded, verbs.Verb):
       --output=samples.jsonl --n=4
   """
 
-  policy: policy_lib.Policy | str = dataclasses.field(
+  policy: policy_lib.Policy | files.PathLike = dataclasses.field(
     metadata=dict(also=("checkpoint",))
   )
   n: verbs.Count = 16
-  sampling: policy_lib.Sampling = dataclasses.field(
-    default_factory=policy_lib.Sampling
+  sampling: sampling_lib.Sampling = dataclasses.field(
+    default_factory=sampling_lib.Sampling
   )
   seed: verbs.Seed = 0
   compiles = True

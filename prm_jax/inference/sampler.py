@@ -33,6 +33,7 @@ from prm_jax.inference import codecs
 from prm_jax.inference import drawing
 from prm_jax.inference import held
 from prm_jax.inference import log_likelihood
+from prm_jax.inference import sampling as sampling_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
 from prm_jax.models import memory
@@ -43,7 +44,6 @@ from prm_jax.training import programs
 
 Params = Any
 Sampling = drawing.Sampling
-sampling_of = drawing.sampling_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Sampler:
     problem: str | schema.Problem,
     *,
     n: int = 1,
-    sampling: Sampling | None = None,
+    sampling: sampling_lib.Sampling = sampling_lib.Sampling(),
     seed: int = 0,
   ) -> list[schema.Solution]:
     """Returns n sampled solutions of a problem, with their answers.
@@ -203,8 +203,8 @@ class Sampler:
       problem: The text of the question, or a Problem. A Problem's answer is
         copied to extra["reference_answer"].
       n: The number of solutions, at least 1.
-      sampling: How to sample; None is 512 new tokens at most, as `defaults` say,
-        else at temperature 1.
+      sampling: How to sample; what it doesn't say is as `defaults` say, else at
+        temperature 1.
       seed: The seed of the samples.
 
     Returns:
@@ -229,9 +229,8 @@ class Sampler:
     start = schema.Solution(problem.id, problem.problem, (), extra=extra)
     forks.check()
     key = jax.random.key(seed)
-    if sampling is None:
-      sampling = sampling_of(self.defaults, max_tokens=512)
-    (samples,) = self.generate([start], n, sampling, key)
+    chosen = sampling.with_defaults(self.defaults)
+    (samples,) = self.generate([start], n, chosen, key)
     return [
       dataclasses.replace(s, answer=answers.of_solution(s)) for s in samples
     ]

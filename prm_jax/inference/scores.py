@@ -62,7 +62,7 @@ class Source(verbs.Value):
   """
 
   checkpoint: checkpoint_lib.RewardModel | None = None
-  scores: files.PathLike | None = None
+  scores: verbs.Named | None = None
 
   def __post_init__(self):
     super().__post_init__()

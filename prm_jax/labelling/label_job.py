@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.inference import policy as policy_lib
+from prm_jax.inference import sampling as sampling_lib
 from prm_jax.jobs import inputs
 from prm_jax.jobs import journal
 from prm_jax.jobs import journaled
@@ -77,9 +78,9 @@ class Labeller(verbs.Verb):
     seed: The seed of all random numbers.
   """
 
-  policy: policy_lib.Policy | str
-  sampling: policy_lib.Sampling = dataclasses.field(
-    default_factory=policy_lib.Sampling
+  policy: policy_lib.Policy | files.PathLike
+  sampling: sampling_lib.Sampling = dataclasses.field(
+    default_factory=sampling_lib.Sampling
   )
   seed: verbs.Seed = 0
 

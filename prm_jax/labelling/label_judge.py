@@ -12,6 +12,7 @@ from prm_jax.inference import policy as policy_lib
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import label_job
 from prm_jax.labelling import llm_judge
+from prm_jax.runtime import verbs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +38,20 @@ class Judge(label_job.Labeller):
   """
 
   template: judge_prompts.TemplateName = "processbench"
-  votes: int = 1
-  min_votes: int = 1
+  votes: verbs.Count = 1
+  min_votes: verbs.Count = 1
   vote: llm_judge.Vote = "share"
   keep_texts: bool = False
 
   kind = "judge"
   needs_reference = False
+
+  def __post_init__(self):
+    super().__post_init__()
+    llm_judge.check(
+      *(judge_prompts.TEMPLATES[self.template], self.votes, self.min_votes),
+      *(self.vote, self.vote == "log_likelihood"),
+    )
 
   def run(self, job: label_job.LabelJob) -> None:
     """Labels the solutions of a file.
@@ -78,6 +86,4 @@ class Judge(label_job.Labeller):
         **self._voting(),
       )
 
-    # Refuses options that make no sense together, before any work.
-    label([], lambda done, tokens=0: None)
     yield label

@@ -15,7 +15,7 @@ from prm_jax.labelling import label_job
 from prm_jax.labelling import monte_carlo
 from prm_jax.labelling import omega_prm
 from prm_jax.labelling import omega_tree
-from prm_jax.runtime import files
+from prm_jax.runtime import verbs
 
 _logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class RolloutsJob(label_job.LabelJob):
       reference_answer).
   """
 
-  problems: files.PathLike | None = None
+  problems: verbs.Local | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -78,7 +78,7 @@ def label(
     InputError: Numbers or names make no sense together.
   """
   vote = vote or ("log_likelihood" if log_likelihoods else "share")
-  _check(template, votes, min_votes, vote, log_likelihoods)
+  check(template, votes, min_votes, vote, log_likelihoods is not None)
   keys = ("solutions", "labelled", "judged", "verdicts", "unparsable")
   work = Counter(dict.fromkeys((*keys, "tokens", "unended"), 0))
   prompts = [
@@ -155,18 +155,36 @@ def score(
 # --- Asking and reading -----------------------------------------------------
 
 
-def _check(template, votes, min_votes, vote, log_likelihoods) -> None:
+def check(
+  template: judge_prompts.Template,
+  votes: int,
+  min_votes: int,
+  vote: str,
+  weighs_words: bool,
+) -> None:
+  """Refuses what makes no sense together.
+
+  Args:
+    template: See `label`.
+    votes: See `label`.
+    min_votes: See `label`.
+    vote: See `label`.
+    weighs_words: Whether the judge gives log-probabilities of words.
+
+  Raises:
+    InputError: It doesn't.
+  """
   if not 1 <= min_votes <= votes:
     raise errors_lib.InputError(
       f"votes={votes}, min_votes={min_votes}: expected 1 <= min_votes <= votes"
     )
   checks.check_choice("vote", vote, get_args(Vote))
-  if vote == "log_likelihood" and log_likelihoods is None:
+  if vote == "log_likelihood" and not weighs_words:
     raise errors_lib.InputError(
       "vote=log_likelihood: this judge gives no log-probabilities; use share or"
       " majority"
     )
-  if log_likelihoods is not None and template.step_words is None:
+  if weighs_words and template.step_words is None:
     raise errors_lib.InputError(
       f"template {template.name}: its verdicts have no word per step to weigh;"
       " use thinkprm, or leave the log-probabilities out"

@@ -63,7 +63,7 @@ class Options(verbs.Value):
 
   first_is_whole = False
 
-  completions: int = 8
+  completions: verbs.Count = 8
   hard: bool = False
   threshold: float = 0.0
   stop_early: bool = False
@@ -76,7 +76,6 @@ class Options(verbs.Value):
 
   def __post_init__(self):
     super().__post_init__()
-    checks.check_counts(self, ("completions",))
     below_1 = "at least 0 and less than 1"
     checks.check(self, ("threshold",), lambda x: 0 <= x < 1, below_1)
     inside = "above 0 and less than 1"

@@ -176,7 +176,7 @@ def ratio(work: Mapping[str, int]) -> float:
   Both find the same first errors, and so the same hard labels. The rollouts of
   the problems alone are counted as well. NaN if nothing was searched.
   """
-  if not work["searches"] or not work["rollouts"]:
+  if not work.get("searches") or not work.get("rollouts"):
     return float("nan")
   return work["brute_force_rollouts"] / work["rollouts"]
 

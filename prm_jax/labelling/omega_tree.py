@@ -75,26 +75,22 @@ class Options(verbs.Value):
 
   first_is_whole = False
 
-  completions: int = 8
-  root_rollouts: int = 32
-  searches: int = 100
-  max_rollouts: int | None = None
+  completions: verbs.Count = 8
+  root_rollouts: verbs.Count = 32
+  searches: verbs.Count = 100
+  max_rollouts: verbs.Count | None = None
   alpha: float = _constant(0.5)
   beta: float = _constant(0.9)
-  length: int = _constant(500)
+  length: verbs.Count = dataclasses.field(default=500, metadata=verbs.NO_OPTION)
   c_puct: float = _constant(0.125)
-  segments: int = 0
+  segments: verbs.Natural = 0
   hard: bool = False
 
   def __post_init__(self):
     super().__post_init__()
-    counts = ("completions", "root_rollouts", "searches", "length")
-    checks.check_counts(self, counts)
     at_most_1 = "above 0 and at most 1"
     checks.check(self, ("alpha", "beta"), lambda x: 0 < x <= 1, at_most_1)
-    checks.check_natural(self, ("c_puct", "segments"))
-    if self.max_rollouts is not None:
-      checks.check_counts(self, ("max_rollouts",))
+    checks.check_natural(self, ("c_puct",))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,7 @@ class SelectJob(shards.Sharded):
 
   input: inputs.Solutions
   output: verbs.Output
-  labelled: tuple[verbs.Input, ...] = dataclasses.field(
+  labelled: tuple[verbs.Local, ...] = dataclasses.field(
     default=(), metadata=dict(metavar="FILE")
   )
 
@@ -62,7 +62,7 @@ class Select(scores_lib.Source, verbs.Verb):
 
   budget: int | None = None
   per_problem: int | None = None
-  wrong_share: float = 0.8
+  wrong_share: verbs.Share = 0.8
   aggregate: schema.Aggregate | None = None
   random: bool = False
   seed: verbs.Seed = 0

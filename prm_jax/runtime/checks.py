@@ -105,6 +105,14 @@ def is_a(value: Any, kind: Any, *, finite: bool = True) -> bool:
     return isinstance(value, list | tuple) and all(
       is_a(x, arguments[0], finite=finite) for x in value
     )
+  if origin is tuple:
+    return (
+      isinstance(value, list | tuple)
+      and len(value) == len(arguments)
+      and all(map(functools.partial(is_a, finite=finite), value, arguments))
+    )
+  if origin is os.PathLike:
+    kind = origin
   if dataclasses.is_dataclass(kind) or kind is os.PathLike:
     return isinstance(value, typing.cast(type, kind))
   return True
@@ -112,7 +120,18 @@ def is_a(value: Any, kind: Any, *, finite: bool = True) -> bool:
 
 def type_name(kind: Any) -> str:
   """Returns a type in words."""
-  return kind.__name__ if isinstance(kind, type) else str(kind)
+  origin, members = typing.get_origin(kind), typing.get_args(kind)
+  if origin is typing.Annotated:
+    return type_name(members[0])
+  if origin in (types.UnionType, typing.Union):
+    is_path = os.PathLike[str] in members
+    names = [type_name(x) for x in members if not (is_path and x is str)]
+    return " | ".join(names)
+  if origin is os.PathLike:
+    return "a path"
+  if kind is types.NoneType:
+    return "None"
+  return kind.__name__ if isinstance(kind, type) and not members else str(kind)
 
 
 def check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:

@@ -77,7 +77,7 @@ def natural(text: str, *, most: int = checks.MAX_COUNT) -> int:
   return value
 
 
-def at_least_one(value: int) -> None:
+def at_least_one(value: float) -> None:
   """Refuses what is no number of things that there are."""
   if value < 1:
     raise ValueError("expected 1 or more")
@@ -123,11 +123,18 @@ def positive(text: str) -> float:
   return value
 
 
+def named(text: str) -> str:
+  """Returns the text that names a file, a folder, an address or a function."""
+  if not text:
+    raise ValueError("is empty; give a path")
+  return text
+
+
 def local(text: str) -> pathlib.Path:
   """Returns a path on this machine."""
   if text == "-":
     raise ValueError("-: give a path; this isn't a stream here")
-  return files.local_path(text)
+  return files.local_path(named(text))
 
 
 def output(text: str) -> pathlib.Path:
@@ -152,7 +159,7 @@ def config_file(text: str) -> pathlib.Path:
 
 def readable(text: str) -> str:
   """Returns a file to read; `-` is the standard input."""
-  return files.STDIN if text == "-" else text
+  return files.STDIN if text == "-" else named(text)
 
 
 def writable(text: str) -> pathlib.Path:
@@ -166,15 +173,16 @@ Seed = Annotated[int, seed]
 Step = Annotated[int | Literal["best"] | None, step]
 Positive = Annotated[float, positive]
 Share = Annotated[float, number, a_share]
-# A file or folder of this machine; one that is written; the folder of a run,
-# which may be in a bucket; what is read, with `-` for the standard input; and
-# what is written, with `-` for the standard output.
+# What a text names, as it is; a file or folder of this machine; one that is
+# written; the folder of a run, which may be in a bucket; what is read, with `-`
+# for the standard input; and what is written, with `-` for the standard output.
+Named = Annotated[files.PathLike, named]
 Local = Annotated[files.PathLike, local]
 Output = Annotated[files.PathLike, output]
 Workdir = Annotated[files.PathLike, workdir]
 Input = Annotated[files.PathLike, readable]
 OutputOrStdout = Annotated[files.PathLike, writable]
-_PATHS = (local, output, workdir, readable, writable)
+_PATH = os.PathLike[str]
 
 
 @typing.runtime_checkable
@@ -346,6 +354,14 @@ class Field:
       return None
     return typing.get_args(self.hint)[0]
 
+  @property
+  def _written(self) -> tuple[type, ...]:
+    """The types of values that are parsed as their texts."""
+    if self.element is not None:
+      return ()
+    is_path = self.hint is str or _PATH in typing.get_args(self.hint)
+    return (str, os.PathLike) if is_path else (str, int, float)
+
   def checked(self, value: Any) -> Any:
     """Returns a value of the field, or what it stands for.
 
@@ -373,10 +389,7 @@ class Field:
         f"`{self.name}={reprlib.repr(value)}`: expected one of"
         f" {', '.join(self.choices)}"
       )
-    is_text = isinstance(value, str | int | float)
-    if self.parse in _PATHS and not isinstance(value, str | os.PathLike):
-      raise self._other_than("a path", value)
-    if self.parse is not None and self.element is None and is_text:
+    if self.parse is not None and isinstance(value, self._written):
       try:
         parsed = self.parse(str(value))
         if self.check is not None:
@@ -393,9 +406,9 @@ class Field:
     kind = self.element
     if self.parse is not None:  # the element's
       kind = typing.get_args(kind)[0]
-      if isinstance(value, str):
+      if isinstance(value, str | os.PathLike):
         try:
-          return self.parse(value)
+          return self.parse(str(value))
         except ValueError as e:
           raise errors.InputError(f"`{self.name}={value}`: {e}") from None
     if not checks.is_a(value, kind):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 from prm_jax.runtime import verbs
+
+# A number of them, such as 2e12.
+FLOPs = Annotated[float, verbs.number, verbs.at_least_one]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,5 +36,5 @@ class Limits(verbs.Value):
     default=None, metadata=verbs.NO_OPTION
   )
   budget_tokens: verbs.Count | None = None
-  budget_flops: verbs.Positive | None = None
+  budget_flops: FLOPs | None = None
   lookahead: verbs.Natural = 0

@@ -417,7 +417,7 @@ class Speculate(Rule):
   aggregate = "last"
 
   threshold: verbs.Share = 0.7
-  draft: str | None = dataclasses.field(
+  draft: verbs.Named | None = dataclasses.field(
     default=None, metadata=dict(is_required=True)
   )
   draft_model: str | None = None

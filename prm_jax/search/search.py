@@ -22,6 +22,7 @@ from prm_jax import schema
 from prm_jax.data.formats import fields
 from prm_jax.grading import pool
 from prm_jax.inference import policy as policy_lib
+from prm_jax.inference import sampling as sampling_lib
 from prm_jax.jobs import inputs
 from prm_jax.jobs import journal
 from prm_jax.jobs import journaled
@@ -149,10 +150,10 @@ class Searching(pool.Graded, verbs.Verb):
     seed: The seed of all random numbers.
   """
 
-  policy: policy_lib.Policy | str
-  scorer: files.PathLike
-  sampling: policy_lib.Sampling = dataclasses.field(
-    default_factory=policy_lib.Sampling
+  policy: policy_lib.Policy | files.PathLike
+  scorer: verbs.Named
+  sampling: sampling_lib.Sampling = dataclasses.field(
+    default_factory=sampling_lib.Sampling
   )
   aggregate: schema.Aggregate | None = None
   cache_tokens: int = 65_536
@@ -335,7 +336,8 @@ class Searching(pool.Graded, verbs.Verb):
     if rule.draft is None:
       raise errors.InputError("`draft`: give the policy that writes drafts")
     server = dataclasses.replace(policy.server, model=rule.draft_model)
-    draft = dataclasses.replace(policy, source=rule.draft, server=server)
+    source = os.fspath(rule.draft)
+    draft = dataclasses.replace(policy, source=source, server=server)
     return {rules.DRAFT: draft, rules.TARGET: policy}
 
   @contextlib.contextmanager

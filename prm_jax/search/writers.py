@@ -14,6 +14,7 @@ from prm_jax import schema
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import policy as policy_lib
 from prm_jax.inference import sampler
+from prm_jax.inference import sampling as sampling_lib
 from prm_jax.search import chunks
 from prm_jax.search import models
 
@@ -29,7 +30,7 @@ class How:
     chunk_tokens: The tokens of a chunk, which is a step then; None has steps.
   """
 
-  sampling: policy_lib.Sampling
+  sampling: sampling_lib.Sampling
   seed: int
   max_step_tokens: int | None = None
   chunk_tokens: int | None = None

@@ -111,7 +111,7 @@ COMMANDS = {
 # Those that read, so that a new option has to be put on one side.
 ARE_READ = {
   *("source", "checkpoint", "input", "check", "against", "prompt_file"),
-  *("base", "sample", "config"),
+  *("base", "sample", "config", "problems", "labelled"),
 }
 
 

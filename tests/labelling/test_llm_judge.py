@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import small_config
 
+import prm_jax
 from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -179,6 +180,14 @@ def test_what_makes_no_sense_together_is_refused_in_one_line(fields):
   with pytest.raises(errors_lib.InputError) as e:
     llm_judge.label([_solution()], _says([_box(0)]), CRITIC, **fields)
   assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+  "fields", [dict(votes=0), dict(min_votes=2), dict(vote="log_likelihood")]
+)
+def test_a_judge_refuses_them_before_it_is_called(fields):
+  with pytest.raises(errors_lib.InputError):
+    prm_jax.Judge("policy", **fields)
 
 
 # --- Weights ----------------------------------------------------------------

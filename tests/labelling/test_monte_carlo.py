@@ -575,7 +575,7 @@ def test_ends_of_every_kind_are_counted():
 @pytest.mark.parametrize(
   ("fields", "match"),
   [
-    (dict(completions=0), "completions=0: expected 1 or more"),
+    (dict(completions=0), "`completions=0`: expected 1 or more"),
     (dict(hard=True, threshold=1.0), "threshold=1.0: expected at least 0"),
     (dict(threshold=0.5), "soft labels have none"),
     (dict(stop_early=True), "stop_early is for hard labels"),

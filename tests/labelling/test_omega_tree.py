@@ -297,7 +297,7 @@ def test_given_rollouts_take_the_place_of_drawn_ones():
 @pytest.mark.parametrize(
   ("fields", "match"),
   [
-    (dict(completions=0), "completions=0: expected 1 or more"),
+    (dict(completions=0), "`completions=0`: expected 1 or more"),
     (dict(root_rollouts=0), "root_rollouts=0"),
     (dict(searches=0), "searches=0"),
     (dict(length=0), "length=0"),

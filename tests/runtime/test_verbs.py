@@ -129,6 +129,44 @@ def test_a_number_is_no_path():
     Inner(3)
 
 
+@pytest.mark.parametrize("path", ["p", pathlib.Path("p")])
+def test_a_path_may_be_given_wherever_a_text_names_one(path):
+  search = prm_jax.Search(
+    policy=path, scorer=path, rule=prm_jax.Speculate(draft=path)
+  )
+  assert search.policy == prm_jax.Policy(path) == prm_jax.Policy("p")
+  assert (search.scorer, search.rule.draft) == ("p", "p")
+  assert prm_jax.Verify(policy=path, scorer=path, threshold=path)
+
+
+@pytest.mark.parametrize(
+  ("make", "said"),
+  [
+    (dict(scorer=None), "scorer must be a path, found None"),
+    (dict(scorer=prm_jax.RewardModel("a")), "scorer must be a path, found Rew"),
+    (dict(scorer=""), "`scorer=`: is empty; give a path"),
+    (dict(policy=5), "policy must be Policy | a path, found 5"),
+    (dict(threshold=None), "threshold must be float | a path, found None"),
+    (dict(threshold=True), "threshold must be float | a path, found True"),
+  ],
+)
+def test_what_is_no_path_is_refused_in_words(make, said):
+  needed = dict(policy="p", scorer="s", threshold=0.5)
+  with pytest.raises(errors.InputError) as error:
+    prm_jax.Verify(**needed | make)
+  assert said in str(error.value)
+
+
+def test_a_pair_has_its_two_parts():
+  with pytest.raises(errors.InputError, match="request_option must be tuple"):
+    prm_jax.Server(request_option=(5,))
+
+
+def test_an_empty_path_names_no_output():
+  with pytest.raises(errors.InputError, match="`output=`: is empty"):
+    prm_jax.Select.job("a.jsonl", "")
+
+
 def test_a_number_of_numpys_is_a_number():
   seed = Outer("a", seed=np.int64(3)).seed
   assert seed == 3 and type(seed) is int

@@ -12,7 +12,6 @@ from prm_jax import schema
 from prm_jax.cli import flags
 from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
-from prm_jax.inference import policy as policy_lib
 from prm_jax.reports import compare
 from prm_jax.search import adaptive
 from prm_jax.search import rules
@@ -121,9 +120,9 @@ def models(tmp_path_factory):
 )
 def test_a_search_is_that_of_the_command(kind, own, words, models, tmp_path):
   verb = kind(
-    policy=policy_lib.Policy(str(models / "policy"), slots=4),
+    policy=prm_jax.Policy(str(models / "policy"), slots=4),
     scorer=models / "prm",
-    sampling=policy_lib.Sampling(max_tokens=12),
+    sampling=prm_jax.Sampling(max_tokens=12),
     limits=prm_jax.Limits(budget_tokens=60),
     seed=3,
     **own,
