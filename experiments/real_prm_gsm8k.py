@@ -96,7 +96,8 @@ def hashed(*words: object) -> int:
   return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
-def _words(text: str) -> str:
+def words(text: str) -> str:
+  """Returns the same for texts of the same words, whatever their spaces."""
   return fields.group(" ".join(text.lower().split()))
 
 
@@ -157,8 +158,8 @@ def read_data(
   """Returns what an arm trains on, and what all arms are measured on."""
   data = real_prm.read_data(c)
   test = list(data.tests["gsm8k"])
-  taken = {_words(s.problem) for s in test}
-  free = [s for s in pool() if _words(s.problem) not in taken]
+  taken = {words(s.problem) for s in test}
+  free = [s for s in pool() if words(s.problem) not in taken]
   questions = sorted({s.problem for s in free}, key=lambda q: hashed("dev", q))
   dev = {*questions[:NUM_DEV]}
   train = list(data.train)

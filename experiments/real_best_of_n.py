@@ -1,0 +1,141 @@
+"""Does a PRM from a published base choose better among a real policy's answers?
+
+Command:  prm-jax import --role=policy
+          --from=Qwen/Qwen2.5-Coder-0.5B-Instruct --to=runs/bases/qwen_policy
+          PRM_JAX_DATA=... python experiments/real_best_of_n.py sample
+          [--policy=runs/bases/qwen_policy]
+          [--samples=runs/real_best_of_n/samples.jsonl]
+          python experiments/real_best_of_n.py judge --checkpoint=PRM
+          [--samples=...] [--output=docs/results/real_best_of_n.json]
+Rules, hardware, time and result: see experiments/README.md.
+
+The problems are GSM8K test problems that neither ProcessBench nor the pool of
+real_prm_gsm8k.py has, so that no label or solution of them was trained on.
+"""
+
+import argparse
+import logging
+import pathlib
+from typing import Any
+
+import labelling_testbed as testbed
+import numpy as np
+import real_prm_gsm8k
+
+import prm_jax
+from prm_jax import schema
+from prm_jax import voting
+from prm_jax.data import sources as sources_lib
+from prm_jax.data.formats import jsonl
+from prm_jax.evaluation import best_of_n
+from prm_jax.runtime import environment
+from prm_jax.runtime import files
+
+TEST = "gsm8k:gsm8k/test.jsonl.gz"
+NUM_PROBLEMS, SAMPLES, TOKENS, TEMPERATURE = 100, 8, 400, 0.7
+# How the solutions of a problem are ranked, besides by the PRM.
+LIKELIHOOD = "likelihood"
+
+
+def problems() -> list[schema.Problem]:
+  """Returns the problems, in the order of a hash."""
+  words = real_prm_gsm8k.words
+  taken = {words(s.problem) for s in real_prm_gsm8k.pool()}
+  taken |= {
+    words(s.problem) for s in sources_lib.read_sources([real_prm_gsm8k.TEST])
+  }
+  free = [
+    s for s in sources_lib.read_sources([TEST]) if words(s.problem) not in taken
+  ]
+  free.sort(key=lambda s: real_prm_gsm8k.hashed("best_of_n", s.problem))
+  return [
+    schema.Problem(s.id, s.problem, s.answer) for s in free[:NUM_PROBLEMS]
+  ]
+
+
+def sample(policy: str, output: pathlib.Path) -> None:
+  """Writes the policy's solutions of each problem, with outcomes."""
+  verb = prm_jax.Sample(
+    policy,
+    n=SAMPLES,
+    sampling=prm_jax.Sampling(temperature=TEMPERATURE, max_tokens=TOKENS),
+  )
+  output.parent.mkdir(parents=True, exist_ok=True)
+  jsonl.write_solutions(output, verb(problems()))
+
+
+def judged(
+  solutions: list[schema.Solution], rows: list[schema.StepScores]
+) -> dict[str, Any]:
+  """Returns how often each way to choose among N answers is right.
+
+  Args:
+    solutions: The samples, with outcomes.
+    rows: The PRM's scores of their steps.
+  """
+  index, _ = best_of_n.groups(solutions, "samples")
+  by_name = best_of_n.trivial_scores(solutions)
+  by_name[LIKELIHOOD] = np.array([s.extra["log_prob_mean"] for s in solutions])
+  weights = {}
+  for how in ("min", "product", "last"):
+    by_name[f"prm_{how}"] = np.array(voting.ranking_scores(rows, how))
+    weights[f"prm_{how}"] = np.array(
+      [voting.aggregate(x.scores, how) for x in rows]
+    )
+  ns = [1, 2, 4, 8]
+  return best_of_n.evaluate(
+    {name: x[index] for name, x in by_name.items()},
+    np.array([bool(s.outcome) for s in solutions])[index],
+    [[solutions[i].answer for i in row] for row in index],
+    ns,
+    pairs=[
+      (name, other, ns[-1])
+      for name in ("prm_min", "weighted_prm_min")
+      for other in ("majority", LIKELIHOOD, "shortest_text")
+    ],
+    weights={name: x[index] for name, x in weights.items()},
+  )
+
+
+def table(result: dict[str, Any]) -> str:
+  """Returns the accuracies with their intervals as a Markdown table."""
+  rows = [("right, %", *(f"N = {n}" for n in result["n"]))]
+  for name, curve in result["accuracy"].items():
+    cells = [
+      f"{100 * x:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+      for x, (low, high) in zip(curve, result["interval"][name], strict=True)
+    ]
+    rows.append((name.replace("_", " "), *cells))
+  return testbed.markdown(rows)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser()
+  parser.add_argument("what", choices=("sample", "judge"))
+  parser.add_argument("--policy", default="runs/bases/qwen_policy")
+  parser.add_argument("--checkpoint")
+  parser.add_argument(
+    "--samples",
+    type=pathlib.Path,
+    default="runs/real_best_of_n/samples.jsonl",
+  )
+  parser.add_argument(
+    "--output", type=pathlib.Path, default="docs/results/real_best_of_n.json"
+  )
+  args = parser.parse_args()
+  logging.basicConfig(level=logging.INFO, format="%(message)s")
+  if args.what == "sample":
+    sample(args.policy, args.samples)
+    return
+  if args.checkpoint is None:
+    parser.error("judge: give --checkpoint, the PRM's folder")
+  solutions = jsonl.read_solutions(args.samples)
+  rows = prm_jax.Score(args.checkpoint, layout="tree")(solutions)
+  result = judged(solutions, rows)
+  result["command"] = environment.command()
+  files.write_json(args.output, result)
+  print(table(result))
+
+
+if __name__ == "__main__":
+  main()
