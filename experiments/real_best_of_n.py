@@ -2,6 +2,8 @@
 
 Command:  prm-jax import --role=policy
           --from=Qwen/Qwen2.5-Coder-0.5B-Instruct --to=runs/bases/qwen_policy
+          --system='Please reason step by step, and put your final answer
+          within \\boxed{}.'
           PRM_JAX_DATA=... python experiments/real_best_of_n.py sample
           [--policy=runs/bases/qwen_policy]
           [--samples=runs/real_best_of_n/samples.jsonl]
