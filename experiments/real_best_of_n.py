@@ -6,7 +6,7 @@ Command:  prm-jax import --role=policy
           within \\boxed{}.'
           PRM_JAX_DATA=... python experiments/real_best_of_n.py sample
           [--policy=runs/bases/qwen_policy]
-          [--samples=runs/real_best_of_n/samples.jsonl]
+          [--samples=docs/results/real_best_of_n_samples.jsonl.gz]
           python experiments/real_best_of_n.py judge --checkpoint=PRM
           [--samples=...] [--output=docs/results/real_best_of_n.json]
 Rules, hardware, time and result: see experiments/README.md.
@@ -16,6 +16,7 @@ real_prm_gsm8k.py has, so that no label or solution of them was trained on.
 """
 
 import argparse
+import dataclasses
 import logging
 import pathlib
 from typing import Any
@@ -30,7 +31,6 @@ from prm_jax import voting
 from prm_jax.data import sources as sources_lib
 from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import best_of_n
-from prm_jax.runtime import environment
 from prm_jax.runtime import files
 
 TEST = "gsm8k:gsm8k/test.jsonl.gz"
@@ -63,7 +63,16 @@ def sample(policy: str, output: pathlib.Path) -> None:
     sampling=prm_jax.Sampling(temperature=TEMPERATURE, max_tokens=TOKENS),
   )
   output.parent.mkdir(parents=True, exist_ok=True)
-  jsonl.write_solutions(output, verb(problems()))
+  jsonl.write_solutions(output, map(short, verb(problems())))
+
+
+def short(solution: schema.Solution) -> schema.Solution:
+  """Returns a sample with what is judged alone: its steps, and counts."""
+  names = (schema.REFERENCE, *schema.STATISTICS)
+  extra = {
+    k: v for k, v in solution.extra.items() if k in names and k != "text"
+  }
+  return dataclasses.replace(solution, raw_text=None, spans=None, extra=extra)
 
 
 def judged(
@@ -119,7 +128,7 @@ def main() -> None:
   parser.add_argument(
     "--samples",
     type=pathlib.Path,
-    default="runs/real_best_of_n/samples.jsonl",
+    default="docs/results/real_best_of_n_samples.jsonl.gz",
   )
   parser.add_argument(
     "--output", type=pathlib.Path, default="docs/results/real_best_of_n.json"
@@ -134,7 +143,7 @@ def main() -> None:
   solutions = jsonl.read_solutions(args.samples)
   rows = prm_jax.Score(args.checkpoint, layout="tree")(solutions)
   result = judged(solutions, rows)
-  result["command"] = environment.command()
+  result["command"] = "python experiments/real_best_of_n.py judge"
   files.write_json(args.output, result)
   print(table(result))
 
