@@ -69,9 +69,7 @@ def sample(policy: str, output: pathlib.Path) -> None:
 def short(solution: schema.Solution) -> schema.Solution:
   """Returns a sample with what is judged alone: its steps, and counts."""
   names = (schema.REFERENCE, *schema.STATISTICS)
-  extra = {
-    k: v for k, v in solution.extra.items() if k in names and k != "text"
-  }
+  extra = {k: v for k, v in solution.extra.items() if k in names}
   return dataclasses.replace(solution, raw_text=None, spans=None, extra=extra)
 
 
