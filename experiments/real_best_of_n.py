@@ -8,6 +8,7 @@ Command:  prm-jax import --role=policy
           [--policy=runs/bases/qwen_policy]
           [--samples=docs/results/real_best_of_n_samples.jsonl.gz]
           python experiments/real_best_of_n.py judge --checkpoint=PRM
+          [--read=docs/results/real_best_of_n_read.json]
           [--samples=...] [--output=docs/results/real_best_of_n.json]
 Rules, hardware, time and result: see experiments/README.md.
 
@@ -31,6 +32,7 @@ from prm_jax import voting
 from prm_jax.data import sources as sources_lib
 from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import best_of_n
+from prm_jax.evaluation import step_metrics
 from prm_jax.runtime import files
 
 TEST = "gsm8k:gsm8k/test.jsonl.gz"
@@ -106,6 +108,33 @@ def judged(
   )
 
 
+def lucky(
+  solutions: list[schema.Solution],
+  rows: list[schema.StepScores],
+  read: list[dict[str, Any]],
+) -> dict[str, Any]:
+  """Returns how well the least step score tells sound from lucky solutions.
+
+  Args:
+    solutions: The samples.
+    rows: The PRM's scores of their steps.
+    read: What was read of some that have the right answer: its `id` and its
+      `kind`, sound, lucky (a step is wrong) or slip (a word is, which is left
+      out here).
+  """
+  of_id = {s.id: (s, row) for s, row in zip(solutions, rows, strict=True)}
+  kinds = [x["kind"] for x in read]
+  chosen = [of_id[x["id"]] for x in read if x["kind"] != "slip"]
+  found = step_metrics.evaluate(
+    [[min(row.scores)] for _, row in chosen],
+    [[float(kind == "sound")] for kind in kinds if kind != "slip"],
+    problems=[s.problem for s, _ in chosen],
+  )
+  names = ("auroc", "auroc_interval")
+  counts = {kind: kinds.count(kind) for kind in ("sound", "lucky", "slip")}
+  return counts | {name: found[name] for name in names}
+
+
 def table(result: dict[str, Any]) -> str:
   """Returns the accuracies with their intervals as a Markdown table."""
   rows = [("right, %", *(f"N = {n}" for n in result["n"]))]
@@ -128,6 +157,7 @@ def main() -> None:
     type=pathlib.Path,
     default="docs/results/real_best_of_n_samples.jsonl.gz",
   )
+  parser.add_argument("--read", type=pathlib.Path)
   parser.add_argument(
     "--output", type=pathlib.Path, default="docs/results/real_best_of_n.json"
   )
@@ -141,6 +171,8 @@ def main() -> None:
   solutions = jsonl.read_solutions(args.samples)
   rows = prm_jax.Score(args.checkpoint, layout="tree")(solutions)
   result = judged(solutions, rows)
+  if args.read is not None:
+    result["lucky"] = lucky(solutions, rows, files.read_json(args.read))
   result["command"] = "python experiments/real_best_of_n.py judge"
   files.write_json(args.output, result)
   print(table(result))

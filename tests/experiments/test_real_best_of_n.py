@@ -50,4 +50,12 @@ def test_one_good_score_beats_the_majority_and_likelihood():
   assert accuracy["weighted_prm_min"] == 1  # 0.9 against four times 0.1
   assert found["accuracy"]["prm_min"][0] == 1 / 8
   assert found["paired"]["prm_min_minus_majority_at_8"]["mean"] == 1
+  read = [
+    dict(id=s.id, kind="sound" if s.outcome else "lucky") for s in solutions
+  ]
+  read[0]["kind"] = "slip"
+  told = real_best_of_n.lucky(solutions, rows, read)
+  assert told == dict(
+    sound=2, lucky=13, slip=1, auroc=1.0, auroc_interval=[1.0, 1.0]
+  )
   assert "| oracle | 12.5 [12.5, 12.5]" in real_best_of_n.table(found)
