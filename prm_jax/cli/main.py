@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import atexit
 from collections.abc import Sequence
+import functools
 import gc
 import sys
 import traceback
@@ -164,6 +165,7 @@ def _split_overrides(argv: list[str]) -> tuple[list[str], list[str]]:
   return rest, overrides
 
 
+@functools.cache  # a process has one; under the tests' type checks it takes 0.2 s
 def _parser() -> arguments.Parser:
   parser = arguments.Parser(
     prog="prm-jax",
