@@ -300,7 +300,7 @@ def test_prefetching_yields_every_step_once_in_order(start, count, depth):
   before = _threads()
   found = loader.prefetch(lambda step: step, start, start + count, depth)
   assert list(found) == list(range(start, start + count))
-  assert _threads() == before
+  assert not _threads() - before  # another test's may end meanwhile
 
 
 def test_prefetched_batches_are_those_of_their_steps():
@@ -348,7 +348,7 @@ def test_the_thread_ends_when_the_consumer_leaves(leave):
       found.throw(KeyError)
   del found
   gc.collect()
-  assert _threads() == before
+  assert not _threads() - before  # another test's may end meanwhile
   assert len(built) <= 3
 
 
@@ -364,7 +364,7 @@ def test_a_batch_that_fails_fails_at_its_step_and_ends_the_thread():
   assert list(itertools.islice(found, 3)) == [0, 1, 2]
   with pytest.raises(KeyError):
     next(found)
-  assert _threads() == before
+  assert not _threads() - before  # another test's may end meanwhile
 
 
 def test_prefetching_nothing_ahead_is_refused():
