@@ -37,7 +37,7 @@ from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.data import encoding
 from prm_jax.data import sources as sources_lib
-from prm_jax.data.formats import fields
+from prm_jax.data.formats import gsm8k
 from prm_jax.evaluation import processbench
 from prm_jax.evaluation import step_metrics
 from prm_jax.inference import scorer as scorer_lib
@@ -98,7 +98,7 @@ def hashed(*words: object) -> int:
 
 def words(text: str) -> str:
   """Returns the same for texts of the same words, whatever their spaces."""
-  return fields.group(" ".join(text.lower().split()))
+  return " ".join(text.lower().split())
 
 
 def one_wrong_each(
@@ -128,7 +128,7 @@ def pool() -> Iterator[schema.Solution]:
   path = sources_lib.find(POOL)
   for _, row in files.read_records(path):
     for i, candidate in enumerate(row["candidates"]):
-      text = spoiled_sums.without_marks(candidate["text"]).strip()
+      text = gsm8k.without_marks(candidate["text"]).strip()
       blank = r"\n\s*\n"
       steps = re.split(blank if re.search(blank, text) else r"\n", text)
       yield schema.Solution(

@@ -17,7 +17,6 @@ import numpy as np
 
 from prm_jax import schema
 
-_MARK = re.compile(r"<<[^<>\n]*>>")
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"
 _SUM = re.compile(
   rf"(?<![\d.,/*×+-])(?<![/*×+-]\s)\$?(?P<a>{_NUMBER})"
@@ -29,11 +28,6 @@ _OPERATORS |= dict.fromkeys(("*", "×", "x", r"\times"), operator.mul)
 _OPERATORS |= dict.fromkeys(("/", "÷", r"\div"), operator.truediv)
 # What an operator is taken for by mistake.
 _OTHERS = {"+": "*-", "-": "+", "*": "+/", "/": "*-"}
-
-
-def without_marks(text: str) -> str:
-  """Returns a text without GSM8K's <<...>>."""
-  return _MARK.sub("", text)
 
 
 def _value(text: str) -> fractions.Fraction:

@@ -48,10 +48,12 @@ class Judge(label_job.Labeller):
 
   def __post_init__(self):
     super().__post_init__()
-    llm_judge.check(
-      *(judge_prompts.TEMPLATES[self.template], self.votes, self.min_votes),
-      *(self.vote, self.vote == "log_likelihood"),
-    )
+    self._check(weighs_words=self.vote == "log_likelihood")
+
+  def _check(self, weighs_words: bool) -> None:
+    template = judge_prompts.TEMPLATES[self.template]
+    how = self.votes, self.min_votes, self.vote
+    llm_judge.check(template, *how, weighs_words)
 
   def run(self, job: label_job.LabelJob) -> None:
     """Labels the solutions of a file.
@@ -77,12 +79,15 @@ class Judge(label_job.Labeller):
   ) -> Iterator[label_job.Label]:
     del references, counts
     by_words = self.vote == "log_likelihood"
+    log_likelihoods = writer.log_likelihoods if by_words else None
+    # Before any work: a server may give no log-probabilities.
+    self._check(weighs_words=log_likelihoods is not None)
 
     def label(solutions, tell):
       return llm_judge.label(
         *(solutions, writer.bind(tell)),
         judge_prompts.TEMPLATES[self.template],
-        log_likelihoods=writer.log_likelihoods if by_words else None,
+        log_likelihoods=log_likelihoods,
         **self._voting(),
       )
 

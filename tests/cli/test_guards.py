@@ -150,18 +150,18 @@ def stage(tmp_path, monkeypatch):
 
 
 def _paths(read):
-  """Yields paths to be refused, for what a command reads.
-
-  One form of each; tests/runtime/test_outputs.py has all forms.
-  """
+  """Yields paths to be refused, for what a command reads."""
   yield "model/new"
+  yield "stored/../model/new/deeper"
   for i, name in enumerate(read):
     if pathlib.Path(name).is_dir():
+      yield f"{name}/new"
       os.symlink(name, f"link{i}")
       yield f"link{i}/new"
-    else:
-      os.link(name, f"hard{i}")
-      yield f"hard{i}"
+      continue
+    os.symlink(name, f"link{i}")
+    os.link(name, f"hard{i}")
+    yield from (name, f"./{name}", f"link{i}", f"hard{i}")
 
 
 def _content(folder):

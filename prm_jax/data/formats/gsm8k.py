@@ -110,9 +110,14 @@ def read_pool(path: files.PathLike) -> Iterator[schema.Solution]:
       )
 
 
+def without_marks(text: str) -> str:
+  """Returns a text without its <<...>>."""
+  return _MARK.sub("", text)
+
+
 def _steps(lines: list[str], keep_marks: bool) -> tuple[str, ...]:
   if not keep_marks:
-    lines = [_MARK.sub("", line) for line in lines]
+    lines = [without_marks(line) for line in lines]
   return tuple(line for line in lines if line.strip())
 
 
