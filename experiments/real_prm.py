@@ -205,71 +205,129 @@ class Bench:
   def _measured(self, run: Run) -> dict[str, Any]:
     arm = ARMS[run.arm]
     base = self.bases / arm.base
-    described = model_json.read_description(base)
-    tokenizer = model_json.read_tokenizer(base, described)
     config = train_config(self.config, run, base)
     workdir = self.workdir / run.name
     shutil.rmtree(workdir, ignore_errors=True)
-    start = time.perf_counter()
-    model, params = training_run.train(
+    done = train_and_score(
       config,
       self.data.train,
-      tokenizer,
+      self.data.all_tests(),
+      base,
       workdir,
-      init_from=training_run.read_init(config, base)
-      if arm.pretrained
-      else None,
-      donate=True,
-      vocab_size=described.model.vocab_size,
-      cache=encoded_cache.opened(),
+      pretrained=arm.pretrained,
+      scored_length=config.packing.sequence_length,
     )
-    seconds = dict(train=time.perf_counter() - start)
-    last = [
-      json.loads(line)
-      for line in (workdir / "metrics.jsonl").read_text().splitlines()
-    ]
     shutil.rmtree(workdir)
-    scorer = scorer_lib.Scorer(
-      "prm",
-      model,
-      params,
-      tokenizer,
-      encoding.with_template(config.encoding, tokenizer),
-      layout="tree",
-      sequence_length=config.packing.sequence_length,
-    )
-    start = time.perf_counter()
-    logits = {
-      name: [np.asarray(x.logits) for x in scorer.score(solutions)]
-      for name, solutions in self.data.all_tests().items()
-    }
-    seconds["score"] = time.perf_counter() - start
-    text = json.dumps({k: _rounded(v) for k, v in logits.items()})
-    path = self.results / f"{run.name}.scores.json.gz"
-    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+    done.write_scores(self.results / f"{run.name}.scores.json.gz")
     if arm.trainable != "all":
-      self._keep_trained(run, config, model, params)
+      done.write_trained(self.results / f"{run.name}.trained.npz", config)
     held_out = self.data.tests[HELD_OUT]
     return dict(
       dataclasses.asdict(run),
       solutions=len(self.data.train),
-      held_out=measured(logits[HELD_OUT], held_out),
-      training=last,
-      seconds=seconds,
+      held_out=measured(done.logits[HELD_OUT], held_out),
+      training=done.log,
+      seconds=done.seconds,
       device=jax.devices()[0].device_kind,
       versions=environment.describe(self.config)["versions"],
       command=environment.command(),
     )
 
-  def _keep_trained(self, run, config, model, params) -> None:
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trained:
+  """A trained model, and what it makes of the tests.
+
+  Args:
+    model: Its config.
+    params: Its parameters.
+    log: The metrics of its training.
+    logits: Of each test the log-odds of every solution's steps.
+    seconds: What training and scoring took, and both in CPU seconds.
+  """
+
+  model: Any
+  params: Any
+  log: Sequence[Mapping[str, Any]]
+  logits: Mapping[str, Sequence[np.ndarray]]
+  seconds: Mapping[str, float]
+
+  def write_scores(self, path: pathlib.Path) -> None:
+    rounded = {
+      name: [np.round(x.astype(np.float64), 5).tolist() for x in logits]
+      for name, logits in self.logits.items()
+    }
+    path.write_bytes(gzip.compress(json.dumps(rounded).encode(), mtime=0))
+
+  def write_trained(
+    self, path: pathlib.Path, config: training_config.TrainConfig
+  ) -> None:
     """Writes the trained parameters alone: the head, and adapters."""
-    trains = training_config.make_program(config, model).trains
-    trained, _ = trainable_lib.split(params, trains)
+    trains = training_config.make_program(config, self.model).trains
+    trained, _ = trainable_lib.split(self.params, trains)
     kept = {
       name: np.asarray(x)
       for name, x in traverse_util.flatten_dict(trained, sep="/").items()
     }
-    np.savez(self.results / f"{run.name}.trained.npz", **kept)
+    np.savez(path, **kept)
+
+
+def train_and_score(
+  config: training_config.TrainConfig,
+  train: Sequence[schema.Solution],
+  tests: Mapping[str, Sequence[schema.Solution]],
+  base: pathlib.Path,
+  workdir: pathlib.Path,
+  *,
+  pretrained: bool = True,
+  scored_length: int,
+) -> Trained:
+  """Trains a PRM on a base and scores tests.
+
+  Args:
+    config: The run's config.
+    train: The solutions to train on.
+    tests: The solutions to score, by name.
+    base: The folder of the imported base.
+    workdir: Where checkpoints and metrics go.
+    pretrained: Whether the base's weights are taken, or only its shape.
+    scored_length: The length in tokens of the rows that are scored.
+  """
+  described = model_json.read_description(base)
+  tokenizer = model_json.read_tokenizer(base, described)
+  started, cpu_s = time.perf_counter(), time.process_time()
+  init = training_run.read_init(config, base) if pretrained else None
+  model, params = training_run.train(
+    config,
+    train,
+    tokenizer,
+    workdir,
+    init_from=init,
+    donate=True,
+    vocab_size=described.model.vocab_size,
+    cache=encoded_cache.opened(),
+  )
+  trained = time.perf_counter()
+  scorer = scorer_lib.Scorer(
+    *("prm", model, params, tokenizer),
+    encoding.with_template(config.encoding, tokenizer),
+    layout="tree",
+    sequence_length=scored_length,
+  )
+  logits = {
+    name: [np.asarray(x.logits) for x in scorer.score(solutions)]
+    for name, solutions in tests.items()
+  }
+  seconds = dict(
+    train=trained - started,
+    score=time.perf_counter() - trained,
+    cpu=time.process_time() - cpu_s,
+  )
+  log = (workdir / "metrics.jsonl").read_text().splitlines()
+  return Trained(
+    *(model, params, list(map(json.loads, log)), logits),
+    {name: round(x, 1) for name, x in seconds.items()},
+  )
 
 
 def measured(
@@ -293,10 +351,6 @@ def measured(
   )
   # A run that diverged has no loss.
   return step_metrics.defined(found)
-
-
-def _rounded(logits: Sequence[np.ndarray]) -> list[list[float]]:
-  return [np.round(x.astype(np.float64), 5).tolist() for x in logits]
 
 
 def best_rate(bench: Bench, name: str) -> float:

@@ -17,13 +17,11 @@ import argparse
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
-import gzip
 import hashlib
 import json
 import logging
 import pathlib
 import re
-import time
 from typing import Any
 
 import labelling_testbed as testbed
@@ -34,16 +32,12 @@ import real_prm_results
 import spoiled_sums
 
 from prm_jax import schema
-from prm_jax.checkpoints import model_json
-from prm_jax.data import encoding
 from prm_jax.data import sources as sources_lib
 from prm_jax.data.formats import gsm8k
 from prm_jax.evaluation import processbench
 from prm_jax.evaluation import step_metrics
-from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
-from prm_jax.training import run as training_run
 
 GSM8K_TRAIN = "gsm8k/train.jsonl.gz"
 POOL = "best_of_n/gsm8k_pool_0000_0999.jsonl.gz"
@@ -199,55 +193,26 @@ class Bench:
   def _measured(self, name: str, seed: int) -> dict[str, Any]:
     c, arm = get_config(), ARMS[name]
     base = self.bases / "smol"
-    described = model_json.read_description(base)
-    tokenizer = model_json.read_tokenizer(base, described)
     run = real_prm.Run("smol/whole", arm.rate, seed)
     config = real_prm.train_config(c, run, base)
     fit = dataclasses.replace(config.fit, steps=UPDATES)
     config = dataclasses.replace(config, fit=fit)
     train, tests = read_data(c, arm)
     workdir = self.workdir / f"{name}-{seed}"
-    start, cpu_s = time.perf_counter(), time.process_time()
-    model, params = training_run.train(
-      config,
-      train,
-      tokenizer,
-      workdir,
-      init_from=training_run.read_init(config, base),
-      donate=True,
-      vocab_size=described.model.vocab_size,
+    done = real_prm.train_and_score(
+      config, train, tests, base, workdir, scored_length=2048
     )
-    log = (workdir / "metrics.jsonl").read_text().splitlines()
-    losses = [json.loads(line)["loss_nats"] for line in log]
-    trained = time.perf_counter()
-    scorer = scorer_lib.Scorer(
-      *("prm", model, params, tokenizer),
-      encoding.with_template(config.encoding, tokenizer),
-      layout="tree",
-      sequence_length=2048,
-    )
-    logits = {
-      name: [
-        np.round(np.float64(x.logits), 5).tolist() for x in scorer.score(of)
-      ]
-      for name, of in tests.items()
-    }
-    seconds = dict(
-      train=trained - start,
-      score=time.perf_counter() - trained,
-      cpu=time.process_time() - cpu_s,
-    )
-    scores = self.results / f"{name}-{seed}.scores.json.gz"
-    scores.write_bytes(gzip.compress(json.dumps(logits).encode(), mtime=0))
+    done.write_scores(self.results / f"{name}-{seed}.scores.json.gz")
+    losses = [x["loss_nats"] for x in done.log]
     return dict(
       arm=name,
       seed=seed,
       differs=dataclasses.asdict(arm),
       solutions=len(train),
       training_loss_nats_last_50=sum(losses[-5:]) / 5,
-      seconds={k: round(x, 1) for k, x in seconds.items()},
+      seconds=done.seconds,
       versions=environment.describe(c)["versions"],
-      **step_metrics.defined(judged(logits, tests)),
+      **step_metrics.defined(judged(done.logits, tests)),
     )
 
 
