@@ -172,15 +172,19 @@ def labels_of(
 
 
 def train_config(
-  c: ml_collections.ConfigDict, run: Run, base: pathlib.Path
+  c: ml_collections.ConfigDict,
+  arm: Arm,
+  rate: float,
+  seed: int,
+  base: pathlib.Path,
 ) -> training_config.TrainConfig:
-  """Returns the config of a run."""
-  arm, config = ARMS[run.arm], c.copy_and_resolve_references()
-  config.init_from, config.seed = str(base), run.seed
+  """Returns the config of an arm's run."""
+  config = c.copy_and_resolve_references()
+  config.init_from, config.seed = str(base), seed
   config.trainable, config.model.remat = arm.trainable, arm.remat
   if arm.trainable == "lora":
     config.model.update(LORA)
-  config.optimizer.peak_lr = run.rate
+  config.optimizer.peak_lr = rate
   config.fit.steps = arm.updates
   return run_config.from_config(run_config.supervised(verbs.Config(config)))
 
@@ -205,7 +209,7 @@ class Bench:
   def _measured(self, run: Run) -> dict[str, Any]:
     arm = ARMS[run.arm]
     base = self.bases / arm.base
-    config = train_config(self.config, run, base)
+    config = train_config(self.config, arm, run.rate, run.seed, base)
     workdir = self.workdir / run.name
     shutil.rmtree(workdir, ignore_errors=True)
     done = train_and_score(

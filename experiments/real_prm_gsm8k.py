@@ -57,11 +57,16 @@ class Arm:
       so that solutions are as ProcessBench's.
     sums: Whether half of the tokens are GSM8K solutions, right ones and ones
       with a spoiled sum.
+    trainable: As training.config.TrainConfig has it.
+    share: The share of the problems that is trained on, with as many fewer
+      updates.
   """
 
   rate: float = 1e-4
   paths: bool = False
   sums: bool = False
+  trainable: str = "all"
+  share: float = 1.0
 
 
 ARMS = dict(
@@ -163,6 +168,9 @@ def read_data(
     gold = sources_lib.read_sources([f"gsm8k:{GSM8K_TRAIN}"])
     right = [s for s in free if s.outcome and s.problem not in dev]
     train += sums([*gold, *right])
+  if arm.share < 1:
+    # A smaller share is a part of a larger one.
+    train = [s for s in train if hashed("share", s.problem) < arm.share * 2**64]
   tests = {
     real_prm.HELD_OUT: list(data.tests[real_prm.HELD_OUT]),
     DEV: [s for s in free if s.problem in dev and s.steps],
@@ -193,10 +201,10 @@ class Bench:
   def _measured(self, name: str, seed: int) -> dict[str, Any]:
     c, arm = get_config(), ARMS[name]
     base = self.bases / "smol"
-    run = real_prm.Run("smol/whole", arm.rate, seed)
-    config = real_prm.train_config(c, run, base)
-    fit = dataclasses.replace(config.fit, steps=UPDATES)
-    config = dataclasses.replace(config, fit=fit)
+    chosen = real_prm.Arm(
+      "smol", arm.trainable, (arm.rate,), round(UPDATES * arm.share)
+    )
+    config = real_prm.train_config(c, chosen, arm.rate, seed, base)
     train, tests = read_data(c, arm)
     workdir = self.workdir / f"{name}-{seed}"
     done = real_prm.train_and_score(
