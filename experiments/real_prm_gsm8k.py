@@ -74,6 +74,11 @@ ARMS = dict(
   slow=Arm(rate=3e-5),
   paths=Arm(paths=True),
   sums=Arm(sums=True),
+  both=Arm(paths=True, sums=True),
+  lora=Arm(rate=1e-3, paths=True, sums=True, trainable="lora"),
+  head=Arm(rate=1e-2, paths=True, sums=True, trainable="head"),
+  quarter=Arm(paths=True, sums=True, share=0.25),
+  half=Arm(paths=True, sums=True, share=0.5),
 )
 
 
