@@ -5,6 +5,7 @@ Command:  prm-jax import --from=SmolLM2-135M-Instruct --to=runs/bases/smol
           [--bases=runs/bases] [--arms=reference,...] [--seeds=0]
           [--results=runs/real_prm_gsm8k]
           python experiments/real_prm_gsm8k.py --table
+          PRM_JAX_DATA=... python experiments/real_prm_gsm8k.py --probe
 Rules, hardware, time and result: see experiments/README.md.
 
 Each arm changes one thing of `reference`, a run of SmolLM2 on PRM800K that is
@@ -36,6 +37,7 @@ from prm_jax.data import sources as sources_lib
 from prm_jax.data.formats import gsm8k
 from prm_jax.evaluation import processbench
 from prm_jax.evaluation import step_metrics
+from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 
@@ -311,6 +313,55 @@ def on_gsm8k(
   )
 
 
+def probes(solutions: Sequence[schema.Solution]) -> list[schema.Solution]:
+  """Returns right solutions, each up to a step with a spoiled sum."""
+  found = []
+  for s in solutions:
+    random = np.random.default_rng(hashed("probe", s.id) % 2**32)
+    spoiled = spoiled_sums.spoiled(s, random) if s.outcome else None
+    if spoiled is not None:
+      found.append(spoiled)
+  return found
+
+
+def seen(
+  scores: Sequence[Sequence[float]], solutions: Sequence[schema.Solution]
+) -> dict[str, float]:
+  """Returns the AUROC of right sums against spoiled ones, by what was changed.
+
+  Args:
+    scores: The scores of each solution's steps.
+    solutions: The solutions of `probes`.
+  """
+  right, wrong = [], defaultdict(list)
+  for row, s in zip(scores, solutions, strict=True):
+    wrong[s.extra[spoiled_sums.SPOILED]].append(row[-1])
+    before = zip(row, s.steps[:-1], strict=False)
+    right += [x for x, step in before if spoiled_sums.sums(step)]
+  return {
+    way: step_metrics.auroc(
+      np.asarray([*right, *wrong[way]]),
+      np.asarray([True] * len(right) + [False] * len(wrong[way])),
+    )
+    for way in spoiled_sums.WAYS
+  }
+
+
+def probe(results: pathlib.Path, workdir: pathlib.Path) -> None:
+  """Writes what each trained model of a folder sees of spoiled sums."""
+  _, tests = read_data(get_config(), Arm())
+  spoiled = probes(tests[DEV])
+  for path in sorted(results.glob("*-?.json")):
+    output = path.with_suffix(".probe.json")
+    if not output.exists():
+      scorer = scorer_lib.load(workdir / path.stem, layout="tree")
+      scores = [x.scores for x in scorer.score(spoiled)]
+      files.write_json(output, seen(scores, spoiled))
+    print(f"{path.stem}: {files.read_json(output)}", flush=True)
+  for name, score in processbench.BASELINES.items():
+    print(f"{name}: {seen(score(spoiled), spoiled)}", flush=True)
+
+
 def baselines(tests: Mapping[str, Sequence[schema.Solution]]) -> dict[str, Any]:
   """Returns the same of scores that read no mathematics."""
   return {
@@ -364,10 +415,14 @@ def main() -> None:
     "--workdir", type=pathlib.Path, default="runs/real_prm_gsm8k_work"
   )
   parser.add_argument("--table", action="store_true")
+  parser.add_argument("--probe", action="store_true")
   args = parser.parse_args()
   logging.basicConfig(level=logging.INFO, format="%(message)s")
   if args.table:
     print(table(args.results))
+    return
+  if args.probe:
+    probe(args.results, args.workdir)
     return
   args.results.mkdir(parents=True, exist_ok=True)
   bench = Bench(args.bases, args.results, args.workdir)

@@ -60,7 +60,8 @@ def spoiled(
     random: What decides which sum is spoiled, and how.
 
   Returns:
-    The solution with labels; None if no sum can be checked.
+    The solution with labels, and in extra[SPOILED] the way of WAYS; None if no
+    sum can be checked.
   """
   places = [
     (i, found) for i, step in enumerate(solution.steps) for found in sums(step)
@@ -68,9 +69,9 @@ def spoiled(
   if not places:
     return None
   i, found = places[random.integers(len(places))]
-  ways = [_other_result, _other_operand, _other_operator]
-  for k in random.permutation(len(ways)):
-    changed = ways[k](found, solution.problem, random)
+  for k in random.permutation(len(WAYS)):
+    name = list(WAYS)[k]
+    changed = WAYS[name](found, solution.problem, random)
     if changed is not None:
       step = _replaced(solution.steps[i], found, *changed)
       return dataclasses.replace(
@@ -80,6 +81,7 @@ def spoiled(
         labels=(1.0,) * i + (0.0,),
         answer=None,
         outcome=False,
+        extra={**solution.extra, SPOILED: name},
       )
   return None
 
@@ -148,3 +150,10 @@ def _written(value: fractions.Fraction) -> str | None:
   if value < 0 or (100 * value).denominator != 1:
     return None
   return f"{float(value):.2f}".rstrip("0").rstrip(".")
+
+
+# Where a solution's extra says what was changed.
+SPOILED = "spoiled"
+WAYS = dict(
+  result=_other_result, operand=_other_operand, operator=_other_operator
+)
