@@ -131,7 +131,9 @@ def of_steps(
   rows, start = [], 0
   for step in steps:
     end = start + len(step)
-    inside = [i for i, (a, b) in enumerate(spans) if a < end and b > start]
+    inside = [
+      i for i, (a, b) in enumerate(spans) if max(a, start) < min(b, end)
+    ]
     digits = [
       i for i in inside if any(map(str.isdigit, text[slice(*spans[i])]))
     ]
