@@ -244,7 +244,10 @@ def write_tensors(
     folder.mkdir(parents=True, exist_ok=True)
     for shard in _shards(tensors, dtype, max_shard_bytes):
       written.append(folder / f".{len(written)}.{os.getpid()}.tmp")
+      written[-1].touch()
+      mode = written[-1].stat().st_mode  # safetensors gives its own file 0600
       safetensors.numpy.save_file(shard, written[-1], {"format": "pt"})
+      written[-1].chmod(mode)
       with open(written[-1], "rb") as f:
         os.fsync(f.fileno())
       names.append(list(shard))

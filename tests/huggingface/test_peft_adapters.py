@@ -23,6 +23,7 @@ from prm_jax.data import encoding
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import peft_adapters
+from prm_jax.huggingface import safetensors_io
 from prm_jax.runtime import files
 from prm_jax.training import programs
 
@@ -276,3 +277,13 @@ def test_what_isnt_a_base_with_adapters_isnt_exported_so(kind, base, tmp_path):
     export_model.export_folder(ours, tmp_path / "out", base=theirs, **options)
   assert "\n" not in str(e.value)
   assert not (tmp_path / "out" / peft_adapters.WEIGHTS).exists()
+
+
+def test_weights_may_be_read_by_whoever_may_read_the_other_files(tmp_path):
+  (tmp_path / "other").touch()
+  tensors = [("x", np.zeros(2, np.float32))]
+  safetensors_io.write_tensors(
+    tmp_path, tensors, dtype="float32", max_shard_bytes=99
+  )
+  modes = {x.name: x.stat().st_mode for x in tmp_path.iterdir()}
+  assert modes[safetensors_io.SINGLE] == modes["other"]
