@@ -20,6 +20,8 @@ if TYPE_CHECKING:
   from prm_jax.api import label as label
   from prm_jax.api import load as load
   from prm_jax.api import train as train
+  from prm_jax.client import AsyncClient as AsyncClient
+  from prm_jax.client import Client as Client
   from prm_jax.data.datasets import Build as Build
   from prm_jax.data.datasets import Convert as Convert
   from prm_jax.data.datasets import Split as Split
@@ -82,8 +84,6 @@ if TYPE_CHECKING:
   from prm_jax.search.rules import Speculate as Speculate
   from prm_jax.search.search import Search as Search
   from prm_jax.search.verify import Verify as Verify
-  from prm_jax.serving.client import AsyncClient as AsyncClient
-  from prm_jax.serving.client import Client as Client
   from prm_jax.serving.serve import Serve as Serve
   from prm_jax.trainer import Train as Train
   from prm_jax.training import losses as losses
@@ -102,8 +102,8 @@ _HOMES = dict(
   EvaluatePRMBench="evaluation.evaluate_prmbench",
   EvaluateProcessBench="evaluation.evaluate_processbench",
   EvaluateSteps="evaluation.evaluate_steps",
-  AsyncClient="serving.client",
-  Client="serving.client",
+  AsyncClient="client",
+  Client="client",
   Build="data.datasets",
   Convert="data.datasets",
   Split="data.datasets",

@@ -21,6 +21,7 @@ import pytest
 import safetensors.numpy
 import tokenizers
 
+from prm_jax import client as client_lib
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import integrity
@@ -51,13 +52,11 @@ from prm_jax.huggingface import how_read
 from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import safetensors_io
 from prm_jax.huggingface import token_names
-from prm_jax.inference import score_checks
 from prm_jax.inference import score_sources
 from prm_jax.inference import scores
 from prm_jax.inference.remote import endpoint as endpoint_lib
 from prm_jax.inference.remote import journal as replies_journal
 from prm_jax.inference.remote import replies
-from prm_jax.inference.remote import score_protocol
 from prm_jax.jobs import journal
 from prm_jax.models import config as model_config
 from prm_jax.plan import budgets
@@ -308,13 +307,13 @@ def test_the_record_of_rewards(tmp_path):
 def test_replies_of_a_server_of_scores(tmp_path):
   def read(file):
     try:
-      reply = replies.json_object(file.read_bytes(), "json")
-    except replies.PassingError as e:
+      reply = client_lib._json_object(file.read_bytes(), "json")
+    except client_lib.PassingError as e:
       assert len(str(e)) < 2_000
       return
-    rows = score_protocol.read_reply(reply, ["solution 'a'"], "http://x/v1")
-    scores = [entry.step_scores for entry in rows.entries]
-    score_checks.step_scores(scores, [SOLUTION], "http://x/v1")
+    client_lib._names(reply)
+    for item in (dict(problem="p", steps=["s"]), dict(response="s")):
+      client_lib._read(reply, [item], ["solution 'a'"], "http://x/v1")
 
   entry = dict(
     index=0,
@@ -335,12 +334,12 @@ def test_replies(tmp_path):
 
   def read(file):
     try:
-      replies.message(file.read_bytes())
-      reply = replies.json_object(file.read_bytes(), "json")
+      client_lib._message(file.read_bytes())
+      reply = client_lib._json_object(file.read_bytes(), "json")
       sent = dict(stop=["\n"], prompt="p")
       replies.completion(reply, sent, endpoint, "\n")
       replies.log_prob(reply, " a", endpoint.url)
-    except replies.PassingError as e:
+    except client_lib.PassingError as e:
       assert len(str(e)) < 2_000
 
   log_probs = dict(tokens=[" a"], token_logprobs=[-0.5])

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
 from typing import Any, TypeVar
 
+from prm_jax import client as client_lib
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import integrity
@@ -22,8 +24,6 @@ from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.inference import score_checks
 from prm_jax.inference import scorer as scorer_lib
-from prm_jax.inference.remote import endpoint as endpoint_lib
-from prm_jax.inference.remote import score_client
 from prm_jax.runtime import files
 from prm_jax.runtime import user_functions
 
@@ -145,9 +145,14 @@ def load(
       " take it out"
     )
   if is_url(name):
-    client = score_client.ScoreClient(_endpoint(name, model, key))
+    client = client_lib.Client(
+      name,
+      model=model,
+      key_variable=key.variable,
+      insecure_key=key.insecure,
+    )
     return Loaded(
-      score_checks.scoring(client.step_scores, name),
+      score_checks.scoring(functools.partial(_scores, client), name),
       dict(
         url=name,
         model=client.model,
@@ -213,7 +218,7 @@ def check(name: str, key: Key = Key()) -> None:
     InputError: It has none of the forms, or the key would be sent unencrypted.
   """
   if is_url(name):
-    _endpoint(name, "", key)
+    client_lib.Settings(name, key.variable, key.insecure)
   elif not name or "://" in name:
     raise errors.InputError(f"{name!r}: expected {FORMS}")
   else:
@@ -343,10 +348,11 @@ def _function(name: str) -> user_functions.Name:
   return function
 
 
-def _endpoint(url: str, model: str, key: Key) -> endpoint_lib.Endpoint:
-  return endpoint_lib.Endpoint(
-    url, model, key_variable=key.variable, insecure_key=key.insecure
-  )
+def _scores(
+  client: client_lib.Client, solutions: Sequence[schema.Solution]
+) -> list[tuple[float, ...]]:
+  """Returns a server's scores alone, all of which count as judged."""
+  return [row.scores for row in client.score(solutions)]
 
 
 def _identity(folder: pathlib.Path, step: int) -> dict[str, Any]:

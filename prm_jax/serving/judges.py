@@ -17,11 +17,11 @@ import logging
 import time
 from typing import Any
 
+from prm_jax import client as client_lib
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.inference import drawing
 from prm_jax.inference import remote
-from prm_jax.inference.remote import replies
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import llm_judge
 from prm_jax.runtime import checks
@@ -229,7 +229,7 @@ class Loaded:
     rows: list[list[float]] = []
     for start in range(0, len(prefixes), num):
       if time.monotonic() + self.round_s > end:
-        raise replies.NoReplyError(
+        raise client_lib.NoReplyError(
           f"{self.judge.policy}: {len(prefixes)} verdicts take too long; allow"
           " more time, or ask for fewer votes",
           "timeout",

@@ -1,6 +1,6 @@
 """`POST /v1/prm/score`: the request that a server reads, and its reply.
 
-inference/remote/score_protocol.py is the client's half.
+prm_jax/client.py has the client's half.
 
   {"model": "prm", "aggregate": "min", "items": [
     {"problem": "2 + 2?", "response": "2 + 2 = 4.\\n\\nAnswer 4"},

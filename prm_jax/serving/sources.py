@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from prm_jax import client as client_lib
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding
@@ -30,10 +31,6 @@ from prm_jax.data import segmenters
 from prm_jax.inference import cached_scorer
 from prm_jax.inference import score_checks
 from prm_jax.inference import score_sources
-from prm_jax.inference.remote import endpoint as endpoint_lib
-from prm_jax.inference.remote import replies
-from prm_jax.inference.remote import score_client
-from prm_jax.inference.remote import score_protocol
 from prm_jax.runtime import user_functions
 from prm_jax.serving import judges
 from prm_jax.serving import limits as limits_lib
@@ -187,7 +184,7 @@ class Source:
 
   def _refused(self, error: BaseException) -> refusals.RefusedError:
     """Returns why there are no scores, and logs it."""
-    if isinstance(error, replies.NoReplyError):
+    if isinstance(error, client_lib.NoReplyError):
       cause = error.cause or "stopped"
       _logger.error("%r: its server gives no reply (%s)", self.name, cause)
       return refusals.RefusedError(
@@ -195,7 +192,7 @@ class Source:
         f"the server of {self.name!r} gives no reply ({cause}); try again",
         retry_after_s=_RETRY_AFTER_S,
       )
-    if isinstance(error, replies.RefusalError):
+    if isinstance(error, client_lib.RefusalError):
       why = f"the server of {self.name!r} refuses it (status {error.status})"
       _logger.error("%s", why)
       return refusals.RefusedError(502, why)
@@ -269,19 +266,17 @@ def load(
   if score_sources.is_url(where):
     if name is None:
       raise errors.InputError(f"{where}: give it a name, NAME={where}")
-    client = score_client.ScoreClient(
-      endpoint_lib.Endpoint(
-        *(where, ""),
-        key_variable=key.variable,
-        insecure_key=key.insecure,
-        read_s=read_s,
-        max_wait_s=pause_s,
-        backoff_s=_BACKOFF_S,
-        tries=TRIES,
-      )
+    client = client_lib.Client(
+      where,
+      key_variable=key.variable,
+      insecure_key=key.insecure,
+      read_s=read_s,
+      tries=TRIES,
+      backoff_s=_BACKOFF_S,
+      max_wait_s=pause_s,
     )
-    kind, num = "server", min(num, score_client.MAX_ITEMS)
-    ask = functools.partial(_checked, functools.partial(_of_server, client))
+    kind, num = "server", min(num, client_lib.MAX_ITEMS)
+    ask = functools.partial(_checked, client.score)
     identity = dict(
       url=where,
       model=client.model,
@@ -343,28 +338,14 @@ def _checked(
   ]
 
 
-def _of_server(
-  client: score_client.ScoreClient, solutions: Sequence[schema.Solution]
-) -> list[schema.StepScores]:
-  """Returns a server's scores, and which steps its model was trained to judge."""
-  entries = client.entries(
-    list(map(score_protocol.item, solutions)),
-    [f"solution {i}" for i in range(len(solutions))],
-  )
-  return [
-    schema.StepScores(tuple(x.step_scores), judged=tuple(x.judged or ()))
-    for x in entries
-  ]
-
-
 def _is_of_a_solution(error: BaseException) -> bool:
   """Returns whether a call may have failed because of one of its solutions."""
-  if isinstance(error, replies.RefusalError):
+  if isinstance(error, client_lib.RefusalError):
     return error.status in _OF_A_SOLUTION
-  if isinstance(error, replies.NoReplyError):
+  if isinstance(error, client_lib.NoReplyError):
     return error.cause in _CAUSES_OF_A_SOLUTION
   # A connection raises an error anew, to hide its key.
   first = error.__context__ or error
-  return not isinstance(first, score_client.OtherModelError) and not isinstance(
+  return not isinstance(first, client_lib.OtherModelError) and not isinstance(
     first.__context__, ssl.SSLCertVerificationError
   )

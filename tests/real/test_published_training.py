@@ -17,12 +17,12 @@ import numpy as np
 import published
 import pytest
 
+import prm_jax
 from prm_jax import schema
 from prm_jax.checkpoints import integrity
 from prm_jax.data.formats import jsonl
 from prm_jax.huggingface import rounding
 from prm_jax.runtime import checked_lines
-from prm_jax.serving import client
 
 pytestmark = [pytest.mark.real_weights, pytest.mark.timeout(900)]
 pytest.importorskip("transformers")
@@ -213,7 +213,7 @@ def test_a_server_gives_the_scores_of_the_command(trained):
     *(f"--input={folder / 'one.jsonl'}", f"--output={folder / 'one.out'}"),
   )
   expected = json.loads((folder / "one.out").read_text())["step_scores"]
-  with _served(folder / "prm") as address, client.Client(address) as served:
+  with _served(folder / "prm") as address, prm_jax.Client(address) as served:
     scores = served.score(solution.problem, solution.steps).scores
   # bfloat16 rounds otherwise in rows of another length.
   np.testing.assert_allclose(scores, expected, atol=0.01)

@@ -2,11 +2,16 @@
 
 import asyncio
 import dataclasses
+import json
+import shutil
+import subprocess
+import sys
 import threading
 
 import pytest
 
 import prm_jax
+from prm_jax import client as client_lib
 from prm_jax import schema
 from prm_jax.serving import app as app_lib
 from prm_jax.serving import models as models_lib
@@ -127,7 +132,7 @@ def test_a_full_queue_is_waited_for(serving, monkeypatch):
 
   monkeypatch.setattr(app_lib.batching.Batcher, "score", score)
   with serving() as asked, prm_jax.Client(asked.url) as client:
-    client._client._connection._sleep = lambda wait_s: None
+    client._connection._sleep = lambda wait_s: None
     assert len(client.score("1?", ["1"])) == 1
   assert calls == [1, 1, 1]
 
@@ -176,3 +181,86 @@ def test_scores_that_are_no_probabilities_are_refused(serving, monkeypatch):
 def test_an_async_client_of_no_requests_is_refused():
   with pytest.raises(prm_jax.InputError, match="concurrency=0"):
     prm_jax.AsyncClient("http://127.0.0.1:1/v1", concurrency=0)
+
+
+# What a trainer does with the file alone; argv: its folder and the address.
+ALONE = """
+import asyncio, importlib, json, sys, types
+for name in ("prm_jax", "numpy"):
+  try:
+    importlib.import_module(name)
+  except ImportError:
+    continue
+  sys.exit(f"{name} is here")
+folder, url = sys.argv[1:]
+sys.path.insert(0, folder)
+import client
+
+def shown(row):
+  return [row.scores, row.spans, row.judged]
+
+TEXT = json.loads(sys.stdin.read())
+found = {}
+with client.Client(url) as prm:
+  solutions = [
+    types.SimpleNamespace(id=x, problem="1 + 1?", steps=steps)
+    for x, steps in (("a", ["1 + 1 = 2.", "So 2."]), ("b", []))
+  ]
+  found["solutions"] = [*map(shown, prm.score(solutions))]
+  found["steps"] = shown(prm.score("1 + 1?", ["1 + 1 = 2."]))
+  found["text"] = shown(prm.score_text("1 + 1?", TEXT))
+  found["blank"] = shown(prm.score_text("1 + 1?", " "))
+  try:
+    prm.score("1 + 1?", ["x"] * 10)
+  except client.InputError as e:
+    found["refusal"] = str(e)
+
+async def ask():
+  async with client.AsyncClient(url) as prm:
+    return await asyncio.gather(
+      prm.score("1 + 1?", ["1 + 1 = 2."]), prm.score_text("1 + 1?", TEXT)
+    )
+
+found["together"] = [*map(shown, asyncio.run(ask()))]
+json.dump(found, sys.stdout)
+"""
+
+
+def _alone(folder, url):
+  """Returns what the copied file gives in an empty environment."""
+  shutil.copy(client_lib.__file__, folder / "client.py")
+  # -I: neither PYTHONPATH nor a folder of the user; -S: no installed packages.
+  done = subprocess.run(
+    [sys.executable, "-I", "-S", "-c", ALONE, str(folder), url],
+    input=json.dumps(TEXT),
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr
+  return json.loads(done.stdout)
+
+
+def _row(shown):
+  """Returns what `shown` says of a row, as StepScores."""
+  scores, spans, judged = shown
+  spans = None if spans is None else tuple(map(tuple, spans))
+  return schema.StepScores(tuple(scores), spans=spans, judged=tuple(judged))
+
+
+def test_the_client_works_where_prm_jax_isnt_installed(serving, tmp_path):
+  with serving() as asked, prm_jax.Client(asked.url) as client:
+    found = _alone(tmp_path, asked.url)
+    steps = client.score("1 + 1?", ["1 + 1 = 2."])
+    text = client.score_text("1 + 1?", TEXT)
+    rows = client.score(SOLUTIONS[:2])
+    with pytest.raises(prm_jax.InputError) as refused:
+      client.score("1 + 1?", ["x"] * 10)
+  assert found["refusal"] == str(refused.value) and len(text.spans) == 2
+  for shown, expected in (
+    *zip(found["solutions"], rows, strict=True),
+    *zip(found["together"], (steps, text), strict=True),
+    (found["steps"], steps),
+    (found["text"], text),
+    (found["blank"], schema.StepScores((), spans=())),
+  ):
+    _same(_row(shown), expected)

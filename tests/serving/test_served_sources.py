@@ -544,7 +544,7 @@ def test_a_server_that_is_gone_gives_503(gate, stub, monkeypatch):
   source = _load(stub.url, "upstream")
   stub.shutdown()
   stub.server_close()
-  source.ask.args[0].args[0].close()
+  source.ask.args[0].__self__.close()
   with _serving(source) as asked:
     status, reply, _ = asked.post(_items(("2",)))
   assert (status, reply["error"]["type"]) == (503, "overloaded")

@@ -13,10 +13,10 @@ import reprlib
 import threading
 from typing import Any, TypeVar
 
+from prm_jax import client as client_lib
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.inference import engine as engine_lib
-from prm_jax.inference.remote import connection
 from prm_jax.inference.remote import endpoint as endpoint_lib
 from prm_jax.inference.remote import journal as reply_journal
 from prm_jax.inference.remote import parts
@@ -26,6 +26,26 @@ from prm_jax.runtime import files
 Record = dict[str, Any]
 # What is completed, with an id of its own in a call.
 Asked = TypeVar("Asked", schema.Solution, engine_lib.Request)
+# Fields that not every server knows: one that refuses it may name it.
+_FIXES = {
+  "continue_final_message": (
+    "if this server doesn't continue a message (vLLM, SGLang and llama.cpp do),"
+    " ask /completions, without `chat`"
+  ),
+  "top_k": (
+    "if this server has no `top_k` (vLLM, SGLang and llama.cpp do), take it out"
+  ),
+  "min_p": (
+    "if this server has no `min_p` (vLLM, SGLang and llama.cpp do), take it out"
+  ),
+  "return_token_ids": (
+    "if this server returns no token ids, use vLLM or SGLang"
+  ),
+  "logprobs": (
+    "if this server returns no log-probabilities, give `no_log_probs=True`"
+    " (in Python log_probs=False)"
+  ),
+}
 
 
 class Asker:
@@ -53,11 +73,12 @@ class Asker:
     self._endpoint = endpoint
     self._counts: Counter[str] = Counter()
     self._stop = threading.Event()
-    self._connection = connection.Connection(
-      endpoint,
-      self._stop,
-      route="chat/completions" if endpoint.chat else "completions",
-      sleep=self._stop.wait if sleep is None else sleep,
+    self._connection = client_lib.Connection(
+      endpoint.settings,
+      "chat/completions" if endpoint.chat else "completions",
+      fixes=_FIXES,
+      stop=self._stop,
+      sleep=sleep,
       random=random,
     )
     self._journal = None

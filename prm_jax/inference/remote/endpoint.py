@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
-import ipaddress
 import re
 import reprlib
 from typing import Any
 
-import urllib3
-
+from prm_jax import client as client_lib
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import segmenters
@@ -75,48 +73,18 @@ class Endpoint:
   max_wait_s: float = 120.0
 
   def __post_init__(self):
-    checks.check_counts(self, ("concurrency", "tries"), "endpoint.")
-    limits = ("connect_s", "read_s", "max_wait_s")
-    checks.check_positive(self, limits, "endpoint.")
-    checks.check_natural(self, ("backoff_s",), "endpoint.")
-    try:
-      url = urllib3.util.parse_url(self.url)
-    except urllib3.exceptions.LocationParseError:
-      url = urllib3.util.Url()
-    if url.scheme not in ("http", "https") or not url.host or url.auth:
-      # It isn't shown: it may hold a password.
-      raise errors.InputError(
-        "endpoint.url: expected such as http://localhost:8000/v1; a key goes"
-        " into an environment variable that key_variable names"
-      )
-    if url.query is not None or url.fragment is not None:
-      raise errors.InputError(
-        "endpoint.url: the address ends with its path, such as /v1, because"
-        " routes are added to it; take out what begins with ? or #"
-      )
-    in_clear = url.scheme == "http" and not _is_loopback(url.host)
-    if self.key_variable is not None and in_clear and not self.insecure_key:
-      raise errors.InputError(
-        f"endpoint.url: http://{url.host} would get the key in"
-        f" {self.key_variable} unencrypted; give an https address, or a tunnel's"
-        " on localhost (ssh -L), or set `insecure_key=True`"
-      )
+    checks.check_counts(self, ("concurrency",), "endpoint.")
+    _ = self.settings  # refuses what can't be asked
     if taken := sorted(_OWN & self.options.keys()):
       raise errors.InputError(
         f"endpoint.options: {', '.join(taken)}: prm_jax sets it; take it out"
       )
 
-
-def _is_loopback(host: str) -> bool:
-  """Returns whether a host's name or address is this machine's own."""
-  host = host.strip("[]").rstrip(".").lower()
-  if host == "localhost" or host.endswith(".localhost"):
-    return True
-  try:
-    address = ipaddress.ip_address(host)
-  except ValueError:
-    return False
-  return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+  @property
+  def settings(self) -> client_lib.Settings:
+    """Returns what a connection takes of it."""
+    names = [field.name for field in dataclasses.fields(client_lib.Settings)]
+    return client_lib.Settings(**{name: getattr(self, name) for name in names})
 
 
 @dataclasses.dataclass(frozen=True)

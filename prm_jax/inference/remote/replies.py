@@ -2,89 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-import json
+from collections.abc import Sequence
 import math
 import reprlib
 from typing import Any
 
+from prm_jax import client as client_lib
 from prm_jax import errors
 from prm_jax.inference.remote import endpoint as endpoint_lib
 from prm_jax.runtime import checks
-from prm_jax.runtime import json_text
 
 Record = dict[str, Any]
-
-
-class PassingError(Exception):
-  """A try failed in a way that may pass.
-
-  Args:
-    cause: The name of the count.
-    message: What went wrong.
-    wait_s: The pause that the server asked for, in seconds.
-  """
-
-  def __init__(self, cause: str, message: str, wait_s: float = 0.0):
-    super().__init__(message)
-    self.cause, self.wait_s = cause, wait_s
-
-
-class RefusalError(errors.InputError):
-  """The endpoint refuses a request: it must be another one.
-
-  Args:
-    message: The line; see InputError.
-    status: The status of its reply.
-  """
-
-  def __init__(self, message: str, status: int):
-    super().__init__(message)
-    self.status = status
-
-
-class NoReplyError(errors.InputError):
-  """The endpoint gives no usable reply now; it may later.
-
-  Args:
-    message: The line; see InputError.
-    cause: That of the last try; see PassingError.
-  """
-
-  def __init__(self, message: str, cause: str):
-    super().__init__(message)
-    self.cause = cause
-
-
-def json_object(
-  content: bytes,
-  content_type: str,
-  safe: Callable[[str], str] = lambda text: text,
-) -> Record:
-  """Returns the object that a reply holds; `safe` hides what isn't shown."""
-  try:
-    reply = json_text.parse(content.decode(), strict=False)
-  except ValueError:
-    # Hidden before it is cut: half a key is a part of it.
-    begin = safe(content[:4_096].decode(errors="replace"))[:60]
-    raise PassingError(
-      "bad_reply", f"not JSON but {content_type or 'no type'}: {begin!r}"
-    ) from None
-  if not isinstance(reply, dict):
-    raise PassingError("bad_reply", "JSON that isn't an object")
-  return reply
-
-
-def message(content: bytes) -> str:
-  """Returns a server's error message, which has several forms."""
-  text = content.decode(errors="replace").strip()
-  try:
-    value = json_text.parse(text, strict=False)
-  except json_text.JSONTextError:
-    return text or "no message"
-  for name in ("error", "message", "detail"):
-    value = _object(value).get(name) or value
-  return value if isinstance(value, str) else json.dumps(value)
 
 
 def _choice(reply: Record) -> tuple[Record, int, int]:
@@ -92,10 +20,10 @@ def _choice(reply: Record) -> tuple[Record, int, int]:
   choices, usage = reply.get("choices"), reply.get("usage")
   if not isinstance(choices, list) or len(choices) != 1:
     number = len(choices) if isinstance(choices, list) else "no list of"
-    raise PassingError("bad_reply", f"{number} choices instead of 1")
+    raise client_lib.PassingError("bad_reply", f"{number} choices instead of 1")
   choice = choices[0]
   if not isinstance(choice, dict):
-    raise PassingError("bad_reply", "a choice that isn't an object")
+    raise client_lib.PassingError("bad_reply", "a choice that isn't an object")
   return choice, _usage(usage, "prompt"), _usage(usage, "completion")
 
 
@@ -107,7 +35,7 @@ def _object(value: Any) -> Record:
 def _usage(usage: Any, what: str) -> int:
   count = _object(usage).get(f"{what}_tokens")
   if not isinstance(count, int) or not 0 <= count <= checks.MAX_COUNT:
-    raise PassingError("bad_reply", f"usage without {what}_tokens")
+    raise client_lib.PassingError("bad_reply", f"usage without {what}_tokens")
   return count
 
 
@@ -126,7 +54,9 @@ def completion(
   text = _text(choice, endpoint)
   finish = choice.get("finish_reason")
   if finish not in ("stop", "length", "content_filter"):
-    raise PassingError("bad_reply", f"finish_reason {reprlib.repr(finish)}")
+    raise client_lib.PassingError(
+      "bad_reply", f"finish_reason {reprlib.repr(finish)}"
+    )
   new_text, matched = _cut(text, choice, sent, endpoint, step)
   log_probs = _token_log_probs(choice)
   return dict(
@@ -152,7 +82,7 @@ def _text(choice: Record, endpoint: endpoint_lib.Endpoint) -> str:
       f"{endpoint.url}: it put the text into the message's reasoning; start the"
       " server without a reasoning parser"
     )
-  raise PassingError("bad_reply", "a choice without text")
+  raise client_lib.PassingError("bad_reply", "a choice without text")
 
 
 def _cut(
@@ -235,7 +165,7 @@ def token_ids(reply: Record, prompt: Sequence[int], url: str) -> Record:
     )
   log_probs = _token_log_probs(choice)
   if not _are_ids(ids) or len(ids) != len(log_probs):
-    raise PassingError(
+    raise client_lib.PassingError(
       "bad_reply", "not a token id and a log-probability of each new token"
     )
   return dict(token_ids=ids, log_probs=log_probs)

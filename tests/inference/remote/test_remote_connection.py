@@ -1,14 +1,15 @@
 """Requests: what is tried again, what is final, and where the key goes."""
 
+import gzip
 import json
 import socket
 
 import pytest
 import stub_server
 
+from prm_jax import client as client_lib
 from prm_jax import errors
 from prm_jax.inference import remote
-from prm_jax.inference.remote import connection
 
 
 def _drip(handler, body):
@@ -166,6 +167,19 @@ def test_a_refusal_is_final_and_in_the_servers_words(serve, status, form):
   assert (len(stub.seen), sleeps) == (1, [])
 
 
+def test_a_compressed_reply_is_refused_at_once_and_says_so(serve):
+  def behave(handler, body, times):
+    content = gzip.compress(json.dumps(stub_server.reply(body)).encode())
+    handler.say(content, Content_Encoding="gzip")
+
+  stub = serve(behave)
+  with pytest.raises(errors.InputError, match="a reply in gzip") as caught:
+    stub_server.generate(
+      stub_server.client(stub), stub_server.PREFIXES[:1], n=1
+    )
+  assert len(stub.seen) == 1 and "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("drawn, share", [(0.0, 1.0), (1.0, 0.5)])
 def test_pauses_double_up_to_a_limit_less_up_to_half(serve, drawn, share):
   stub, sleeps = serve(lambda h, body, _: _status(500)(h, body)), []
@@ -203,7 +217,7 @@ def test_a_server_is_given_the_time_it_asks_for(serve, asked, wait_s):
   ["9" * 5000, "Mon, 01 Jan 99999 00:00:00 GMT", f"Mon, 01 Jan {10**20}"],
 )
 def test_a_pause_that_is_no_time_is_none(wait):
-  assert connection._retry_after_s(wait) == 0
+  assert client_lib._retry_after_s(wait) == 0
 
 
 def test_a_server_that_asks_for_a_day_ends_the_run(serve):

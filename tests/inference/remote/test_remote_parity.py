@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 import recipes
@@ -28,7 +29,6 @@ transformers = pytest.importorskip("transformers")
 if not all(map(importlib.util.find_spec, ("fastapi", "uvicorn", "openai"))):
   pytest.skip("transformers[serving] isn't there", allow_module_level=True)
 
-import urllib3  # noqa: E402
 
 pytestmark = pytest.mark.parity
 GREEDY = sampler.Sampling(max_tokens=24, temperature=0.0)
@@ -102,11 +102,12 @@ def url(folder):
 
 
 def _wait(url, server, log):
+  opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
   for _ in range(240):
     try:
-      if urllib3.request("GET", url, retries=False, timeout=5).status == 200:
+      if opener.open(url, timeout=5).status == 200:
         return
-    except urllib3.exceptions.HTTPError:
+    except OSError:
       time.sleep(0.25)
     if server.poll() is not None:
       break

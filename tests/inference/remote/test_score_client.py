@@ -6,11 +6,10 @@ import pathlib
 
 import pytest
 
+from prm_jax import client as client_lib
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.inference import score_sources
-from prm_jax.inference.remote import endpoint
-from prm_jax.inference.remote import score_client
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "rewards.md"
 SOLUTIONS = [
@@ -34,14 +33,16 @@ def _reply(body, **fields):
 
 
 def _client(stub, sleeps=None, **settings):
-  max_items = settings.pop("max_items", 64)
-  given = dict(model="", tries=4, read_s=5.0) | settings
-  return score_client.ScoreClient(
-    endpoint.Endpoint(stub.url, **given),
-    max_items=max_items,
+  return client_lib.Client(
+    stub.url,
+    **dict(tries=4, read_s=5.0) | settings,
     sleep=lambda wait_s: None if sleeps is None else sleeps.append(wait_s),
     random=lambda: 0.0,
   )
+
+
+def _scores(client, solutions):
+  return [[*row.scores] for row in client.score(solutions)]
 
 
 def _refused(serve, change, solutions=SOLUTIONS):
@@ -79,7 +80,7 @@ def test_a_request_and_a_reply_are_those_of_the_page(serve):
   item, scores = sent["items"][0], replied["data"][0]["step_scores"]
   client = _client(stub)
   solution = schema.Solution("a", item["problem"], tuple(item["steps"]))
-  assert client.step_scores([solution]) == [scores]
+  assert _scores(client, [solution]) == [scores]
   assert stub.seen[1] == sent
   assert set(stub.paths) == {"/v1/prm/score"}
   assert client.model_fingerprint == replied["model_fingerprint"]
@@ -96,17 +97,18 @@ def test_scores_come_back_in_the_order_of_solutions_and_steps(serve):
   assert stub.seen[1:] == [dict(items=[items[0], items[2]])]
 
 
-def test_many_solutions_are_sent_in_several_requests(serve):
+def test_many_solutions_are_sent_in_several_requests(serve, monkeypatch):
+  monkeypatch.setattr(client_lib, "MAX_ITEMS", 8)
   stub = serve(lambda handler, body, _: _reply(body))
   solutions = [
     schema.Solution(str(i), "p", ("x" * (i % 7 + 1),)) for i in range(20)
   ]
-  client = _client(stub, max_items=8, model="mine")
-  rows = client.step_scores(solutions)
+  client = _client(stub, model="mine")
+  rows = _scores(client, solutions)
   assert rows == [[_score(s.steps[0])] for s in solutions]
   assert [len(body["items"]) for body in stub.seen] == [1, 8, 8, 4]
   assert {body["model"] for body in stub.seen} == {"mine"}
-  assert client.step_scores([]) == []
+  assert client.score([]) == []
 
 
 def test_a_failure_that_may_pass_is_tried_again(serve):
@@ -117,7 +119,7 @@ def test_a_failure_that_may_pass_is_tried_again(serve):
 
   sleeps = []
   client = _client(serve(behave), sleeps)
-  assert client.step_scores(SOLUTIONS[:1]) == [[0.7, 0.1]]
+  assert _scores(client, SOLUTIONS[:1]) == [[0.7, 0.1]]
   assert sleeps == [1.0, 2.0, 1.0, 2.0]
 
 

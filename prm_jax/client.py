@@ -1,0 +1,1073 @@
+"""A served reward model, with the methods that a loaded one has.
+
+  with Client("http://127.0.0.1:8000/v1") as prm:
+    prm.score("1 + 1?", ["1 + 1 = 2.", "So 2."]).scores
+
+This file needs Python 3.10 and nothing else: copied next to a trainer, it works
+there without prm_jax. It has, each by means of the next,
+
+  Client, AsyncClient  what a user calls (docs/serve.md)
+  Connection           requests that are sent again if that may help
+  _Sockets             one request and its reply, under one deadline
+
+Policies at endpoints (inference/remote) are asked by `Connection`, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import concurrent.futures
+import dataclasses
+import email.utils
+import functools
+import http.client
+import io
+import ipaddress
+import itertools
+import json
+import os
+import random as random_lib
+import re
+import reprlib
+import selectors
+import socket
+import ssl
+import threading
+import time
+from typing import Any, overload, TYPE_CHECKING, TypeVar
+import urllib.parse
+
+if TYPE_CHECKING:
+  from prm_jax import __version__
+  from prm_jax.errors import InputError
+  from prm_jax.schema import Solution
+  from prm_jax.schema import StepScores
+else:
+  try:
+    from prm_jax import __version__
+    from prm_jax.errors import InputError
+    from prm_jax.schema import Solution
+    from prm_jax.schema import StepScores
+  except ImportError:
+    # This file alone: as much of each as is used here.
+    __version__ = "copied"
+    Solution = Any  # what has an id, a problem and steps
+
+    class InputError(ValueError):
+      """The user's input can't be used; one line says what and the fix."""
+
+    @dataclasses.dataclass(frozen=True)
+    class StepScores:
+      """The scores of the steps of one solution; see prm_jax.StepScores."""
+
+      scores: tuple[float, ...]
+      logits: None = None
+      spans: tuple[tuple[int, int], ...] | None = None
+      judged: tuple[bool, ...] = ()
+
+      def __post_init__(self):
+        if not self.judged:
+          object.__setattr__(self, "judged", (True,) * len(self.scores))
+
+      def __len__(self):
+        return len(self.scores)
+
+
+Record = dict[str, Any]
+_T = TypeVar("_T")
+
+# --- What a user calls ------------------------------------------------------
+
+
+class Client:
+  """A reward model behind `prm-jax serve`, or another server of that request.
+
+  Its scores are those of the model that is served (docs/serve.md). A request
+  that fails for a reason that may pass, such as a full queue, is sent again
+  after a pause. Any thread may ask. It is a context manager.
+
+  Args:
+    url: The server's address, up to and including /v1.
+    model: The name of the model; "" leaves it to the server.
+    key_variable: The environment variable that holds the key; None sends none.
+    insecure_key: Whether the key may be sent unencrypted, over http, to another
+      machine.
+    read_s: How long a try may take, in seconds.
+    tries: How often a request is sent at most.
+    backoff_s: The first pause between tries, in seconds. It doubles each time,
+      and up to half of it is subtracted at random.
+    max_wait_s: The longest pause that the server may ask for, in seconds.
+    sleep: Called with the seconds of each pause; None waits them.
+    random: Returns a number in [0, 1).
+
+  Raises:
+    InputError: The address is wrong, the key isn't there, or the server gives
+      no scores.
+  """
+
+  def __init__(
+    self,
+    url: str,
+    *,
+    model: str = "",
+    key_variable: str | None = None,
+    insecure_key: bool = False,
+    read_s: float = 600.0,
+    tries: int = 8,
+    backoff_s: float = 1.0,
+    max_wait_s: float = 120.0,
+    sleep: Callable[[float], Any] | None = None,
+    random: Callable[[], float] = random_lib.random,
+  ):
+    settings = Settings(
+      *(url, key_variable, insecure_key),
+      read_s=read_s,
+      tries=tries,
+      backoff_s=backoff_s,
+      max_wait_s=max_wait_s,
+    )
+    self._url, self._named = url, dict(model=model) if model else {}
+    self._connection = Connection(
+      settings, "prm/score", sleep=sleep, random=random
+    )
+    # What the server says of its model; None before it said anything.
+    self._names: tuple[str | None, ...] | None = None
+    self._ask([_TRIAL], ["solution 'trial'"])
+
+  def __repr__(self) -> str:
+    return f"Client({self._url!r}, {self.model!r})"
+
+  def __enter__(self) -> Client:
+    return self
+
+  def __exit__(self, *raised: object) -> None:
+    self.close()
+
+  @property
+  def model(self) -> str | None:
+    """The name that the server gives its model; None if it gives none."""
+    return self._names[0] if self._names else None
+
+  @property
+  def model_fingerprint(self) -> str | None:
+    """A digest of all that the model's scores depend on; None if unknown."""
+    return self._names[1] if self._names else None
+
+  def close(self) -> None:
+    """Closes the sockets."""
+    self._connection.close()
+
+  @overload
+  def score(self, problem: str, steps: Sequence[str], /) -> StepScores: ...
+
+  @overload
+  def score(self, solutions: Iterable[Solution], /) -> list[StepScores]: ...
+
+  def score(
+    self,
+    problem: str | Iterable[Solution],
+    steps: Sequence[str] | None = None,
+    /,
+  ) -> StepScores | list[StepScores]:
+    """Returns the scores of one solution's steps, or those of many solutions.
+
+    Args:
+      problem: The text of the question, or the solutions.
+      steps: The text of each step, if `problem` is a text.
+
+    Returns:
+      StepScores if `problem` is a text, else a list with those of each
+      solution, in their order.
+
+    Raises:
+      InputError: The server refuses, or no try has a usable reply.
+    """
+    if isinstance(problem, str):
+      if steps is None or isinstance(steps, str):
+        raise InputError(
+          "score: give score(problem, steps) with a list of steps,"
+          " score(solutions), or score_text(problem, text)"
+        )
+      return self._score([_item(problem, steps, "0")], ["solution '0'"])[0]
+    solutions = list(problem)
+    rows = self._score(
+      [_item(s.problem, s.steps, s.id) for s in solutions],
+      [f"solution {s.id!r}" for s in solutions],
+    )
+    return [
+      dataclasses.replace(row, spans=getattr(s, "spans", None)) if row else row
+      for row, s in zip(rows, solutions, strict=True)
+    ]
+
+  def score_text(self, problem: str, text: str) -> StepScores:
+    """Returns the scores of the steps of a text, with their places in the text.
+
+    Args:
+      problem: The text of the question.
+      text: A whole solution, which is cut into steps as the model's checkpoint
+        says.
+
+    Returns:
+      The scores; spans has each step's place in `text`, in characters.
+
+    Raises:
+      InputError: The server refuses, the model doesn't say how texts are cut,
+        or no try has a usable reply.
+    """
+    (row,) = self.score_texts([problem], [text])
+    return row
+
+  def score_texts(
+    self, problems: Sequence[str], texts: Sequence[str]
+  ) -> list[StepScores]:
+    """Returns the scores of the steps of many texts; see score_text.
+
+    Args:
+      problems: The text of the question of each.
+      texts: Whole solutions. One that is blank has no step, and isn't sent.
+
+    Returns:
+      The scores of each, in their order.
+
+    Raises:
+      InputError: There isn't one problem for each text, or see score_text.
+    """
+    if len(problems) != len(texts):
+      raise InputError(
+        f"score_texts: {len(problems)} problems and {len(texts)} texts; give one"
+        " of each"
+      )
+    items = [
+      dict(problem=problem, response=text)
+      for problem, text in zip(problems, texts, strict=True)
+    ]
+    return self._score(items, [f"texts[{i}]" for i in range(len(texts))])
+
+  def _score(
+    self, items: Sequence[Record], names: Sequence[str]
+  ) -> list[StepScores]:
+    """Returns the scores of items; one without a step isn't sent."""
+    rows = [
+      StepScores((), spans=() if "response" in x else None) for x in items
+    ]
+    shown = [
+      i
+      for i, item in enumerate(items)
+      if item.get("steps") or item.get("response", "").strip()
+    ]
+    for start in range(0, len(shown), MAX_ITEMS):
+      part = shown[start : start + MAX_ITEMS]
+      asked = self._ask([items[i] for i in part], [names[i] for i in part])
+      for i, row in zip(part, asked, strict=True):
+        rows[i] = row
+    return rows
+
+  def _ask(
+    self, items: Sequence[Record], names: Sequence[str]
+  ) -> list[StepScores]:
+    """Returns the scores of the items of one request."""
+
+    def read(reply: Record) -> list[StepScores]:
+      # In here, so that a key that the server repeats isn't shown.
+      rows = _read(reply, items, names, self._url)
+      self._check_model(reply)
+      return rows
+
+    who = names[0]
+    if len(names) > 1:
+      who = f"{who} and {len(names) - 1} more"
+    body = dict(self._named, items=list(items))
+    return self._connection.ask(body, read, who)
+
+  def _check_model(self, reply: Record) -> None:
+    """Refuses another model than that of the first reply."""
+    now = _names(reply)
+    self._names = self._names or now
+    if now != self._names:
+      raise OtherModelError(
+        f"{self._url}: its model was {_shown(self._names)} and is {_shown(now)}"
+        " now; serve the first one again"
+      )
+
+
+class AsyncClient:
+  """A `Client` whose methods are awaited, for many requests at a time.
+
+  The server scores what comes together in one batch. The server is asked for a
+  trial at the first call. It is an async context manager.
+
+  Args:
+    url: See Client.
+    concurrency: The most requests that are under way at a time.
+    **options: The options of Client.
+
+  Raises:
+    InputError: concurrency is below 1.
+  """
+
+  def __init__(self, url: str, *, concurrency: int = 64, **options: Any):
+    if concurrency < 1:
+      raise InputError(f"concurrency={concurrency}: give 1 or more")
+    self._make = functools.partial(Client, url, **options)
+    self._client: Client | None = None
+    self._making = asyncio.Lock()
+    # A thread for each request: it waits for the server, and holds no lock.
+    self._threads = concurrent.futures.ThreadPoolExecutor(concurrency)
+
+  async def __aenter__(self) -> AsyncClient:
+    await self._made()
+    return self
+
+  async def __aexit__(self, *raised: object) -> None:
+    # Other tasks run while it waits for the requests under way.
+    await asyncio.to_thread(self.close)
+
+  def close(self) -> None:
+    """Closes the sockets, once the requests under way have their replies."""
+    self._threads.shutdown()
+    if self._client is not None:
+      self._client.close()
+
+  @overload
+  async def score(
+    self, problem: str, steps: Sequence[str], /
+  ) -> StepScores: ...
+
+  @overload
+  async def score(
+    self, solutions: Iterable[Solution], /
+  ) -> list[StepScores]: ...
+
+  async def score(self, *given: Any) -> Any:
+    """Returns what Client.score does; see Client.score."""
+    return await self._call(Client.score, *given)
+
+  async def score_text(self, problem: str, text: str) -> StepScores:
+    """Returns what Client.score_text does; see Client.score_text."""
+    return await self._call(Client.score_text, problem, text)
+
+  async def score_texts(
+    self, problems: Sequence[str], texts: Sequence[str]
+  ) -> list[StepScores]:
+    """Returns what Client.score_texts does; see Client.score_texts."""
+    return await self._call(Client.score_texts, problems, texts)
+
+  async def _call(self, method: Callable[..., _T], *given: Any) -> _T:
+    client = await self._made()
+    return await self._in_thread(functools.partial(method, client, *given))
+
+  async def _made(self) -> Client:
+    async with self._making:
+      if self._client is None:
+        self._client = await self._in_thread(self._make)
+    return self._client
+
+  async def _in_thread(self, call: Callable[[], _T]) -> _T:
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(self._threads, call)
+
+
+# --- The request of scores, and its reply -----------------------------------
+#
+#   POST /v1/prm/score
+#   {"items": [{"problem": "2 + 2?", "steps": ["2 + 2 = 4.", "Answer 4."]}]}
+#
+#   {"model": "prm-1.5b", "model_fingerprint": "sha256:...",
+#    "data": [{"index": 0, "step_scores": [0.98, 0.97], "truncated": false}]}
+#
+# `data` has one entry for each item, in any order; `index` is the item's number.
+# An item may have a text, `response`, in place of steps; its entry then has the
+# places of the steps in the text, `segments`. An entry may say which scores the
+# model was trained to give, `judged`. Fields that aren't named here may be there,
+# and aren't read. serving/score_api.py is the server's half.
+
+# The most items of a request.
+MAX_ITEMS = 64
+_TRIAL = dict(problem="What is 1 + 1?", steps=["1 + 1 = 2."])
+
+
+class OtherModelError(InputError):
+  """A server has another model than before."""
+
+
+def _item(problem: str, steps: Sequence[str], name: str) -> Record:
+  """Returns what is sent of a solution; refuses what isn't text."""
+  steps = list(steps)
+  texts = {f"steps[{i}]": step for i, step in enumerate(steps)}
+  for field, text in dict(problem=problem, **texts).items():
+    if not isinstance(text, str):
+      raise InputError(
+        f"solution {name!r}: {field} must be a str, found {reprlib.repr(text)}"
+      )
+  return dict(problem=problem, steps=steps)
+
+
+def _names(reply: Record) -> tuple[str | None, ...]:
+  """Returns what a reply says of its model: the name and the fingerprint."""
+  names = reply.get("model"), reply.get("model_fingerprint")
+  return tuple(x if isinstance(x, str) else None for x in names)
+
+
+def _shown(names: tuple[str | None, ...]) -> str:
+  return (
+    " ".join(repr(x)[:80] for x in names if x is not None) or "without name"
+  )
+
+
+def _read(
+  reply: Record, items: Sequence[Record], names: Sequence[str], url: str
+) -> list[StepScores]:
+  """Returns the scores of a request's items; refuses what breaks the form."""
+  data = reply.get("data")
+  if not isinstance(data, list):
+    raise InputError(
+      f'{url}: a reply without a list "data"; see that the server has prm/score'
+    )
+  if len(data) != len(items):
+    raise InputError(
+      f'{url}: "data" has {len(data)} entries for {len(items)} items; the server'
+      " must reply with one for each"
+    )
+  rows: dict[int, StepScores] = {}
+  for entry in data:
+    index: Any = entry.get("index") if isinstance(entry, dict) else None
+    is_place = type(index) is int and 0 <= index < len(items)
+    if not is_place or index in rows:
+      raise InputError(
+        f'{url}: an entry of "data" has index {reprlib.repr(index)}; expected'
+        f" each of 0 to {len(items) - 1} once"
+      )
+    rows[index] = _row(entry, items[index], names[index], url)
+  return [rows[i] for i in range(len(items))]
+
+
+def _row(entry: Record, item: Record, name: str, url: str) -> StepScores:
+  """Returns an item's scores: one in [0, 1] of each step."""
+  scores = entry.get("step_scores")
+  if not isinstance(scores, list) or not all(map(_is_number, scores)):
+    raise InputError(
+      f'{url}: {name}: "step_scores" is {reprlib.repr(scores)}; expected a list'
+      " of numbers"
+    )
+  if entry.get("truncated"):
+    raise InputError(
+      f"{url}: {name}: the server cut it, so its scores aren't those of the"
+      " whole; start the server with a longer limit"
+    )
+  segments, judged = entry.get("segments"), entry.get("judged")
+  for field, is_right in (
+    ("segments", _is_segment),
+    ("judged", lambda x: isinstance(x, bool)),
+  ):
+    values = entry.get(field)
+    is_list = isinstance(values, list) and len(values) == len(scores)
+    if values is not None and not (is_list and all(map(is_right, values))):
+      raise InputError(
+        f'{url}: {name}: "{field}" is {reprlib.repr(values)}; expected a list'
+        " with one for each score"
+      )
+  num_steps, spans = len(item.get("steps", scores)), None
+  if "response" in item:
+    spans = tuple((start, end) for start, end in segments or ())
+    borders = [*itertools.chain(*spans), len(item["response"])]
+    if segments is None or borders != sorted(borders):
+      raise InputError(
+        f"{url}: {name}: the reply has no places of steps in the text; the"
+        " server must give segments for a response"
+      )
+  if len(scores) != num_steps:
+    raise InputError(
+      f"{url}: {len(scores)} scores for the {num_steps} steps of {name}; give"
+      " one for each step"
+    )
+  for i, score in enumerate(scores):
+    if not 0 <= score <= 1:
+      raise InputError(
+        f"{url}: the score of step {i + 1} of {name} is {reprlib.repr(score)};"
+        " expected P(correct so far) in [0, 1]"
+      )
+  return StepScores(
+    tuple(map(float, scores)), spans=spans, judged=tuple(judged or ())
+  )
+
+
+def _is_segment(value: Any) -> bool:
+  is_pair = isinstance(value, list) and [*map(type, value)] == [int, int]
+  return is_pair and 0 <= value[0] <= value[1]
+
+
+def _is_number(value: Any) -> bool:
+  return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# --- Requests that are sent again if that may help --------------------------
+
+# The least values of settings; the others are above 0.
+_LEAST = dict(tries=1, backoff_s=0)
+_FIXES = {
+  401: "check the key in the variable that key_variable names",
+  403: "check the key in the variable that key_variable names",
+  404: "check the model's name, and that the url goes up to and with /v1",
+  405: "check that the url goes up to and with /v1",
+  413: "shorten the prompt",
+}
+
+
+class PassingError(Exception):
+  """A try failed in a way that may pass.
+
+  Args:
+    cause: The name of the count.
+    message: What went wrong.
+    wait_s: The pause that the server asked for, in seconds.
+  """
+
+  def __init__(self, cause: str, message: str, wait_s: float = 0.0):
+    super().__init__(message)
+    self.cause, self.wait_s = cause, wait_s
+
+
+class RefusalError(InputError):
+  """The server refuses a request: it must be another one.
+
+  Args:
+    message: The line; see InputError.
+    status: The status of its reply.
+  """
+
+  def __init__(self, message: str, status: int):
+    super().__init__(message)
+    self.status = status
+
+
+class NoReplyError(InputError):
+  """The server gives no usable reply now; it may later.
+
+  Args:
+    message: The line; see InputError.
+    cause: That of the last try; see PassingError.
+  """
+
+  def __init__(self, message: str, cause: str):
+    super().__init__(message)
+    self.cause = cause
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """Where a server is, its key, and how long to wait.
+
+  Args:
+    url: See Client.
+    key_variable: See Client.
+    insecure_key: See Client.
+    connect_s: The limit for connecting to each address of the host, in seconds,
+      and again for TLS.
+    read_s: The limit of a try, from connecting to the end of the reply, in
+      seconds.
+    tries: See Client, as are the next two.
+    backoff_s: The first pause between tries, in seconds.
+    max_wait_s: The longest pause that a server may ask for, in seconds.
+
+  Raises:
+    InputError: A value is out of range, the address isn't one, or the key would
+      be sent unencrypted.
+  """
+
+  url: str
+  key_variable: str | None = None
+  insecure_key: bool = False
+  connect_s: float = 10.0
+  read_s: float = 600.0
+  tries: int = 8
+  backoff_s: float = 1.0
+  max_wait_s: float = 120.0
+
+  def __post_init__(self):
+    for name in ("tries", "connect_s", "read_s", "max_wait_s", "backoff_s"):
+      value, least = getattr(self, name), _LEAST.get(name)
+      is_enough = value > 0 if least is None else value >= least
+      if not (is_enough and value < float("inf")):
+        form = "a number above 0" if least is None else f"{least} or more"
+        raise InputError(f"endpoint.{name}={value}: expected {form}")
+    is_secure, host, _, _ = _address(self.url)
+    in_clear = not is_secure and not _is_loopback(host)
+    if self.key_variable is not None and in_clear and not self.insecure_key:
+      raise InputError(
+        f"endpoint.url: http://{host} would get the key in"
+        f" {self.key_variable} unencrypted; give an https address, or a tunnel's"
+        " on localhost (ssh -L), or set `insecure_key=True`"
+      )
+
+
+def _is_loopback(host: str) -> bool:
+  """Returns whether a host's name or address is this machine's own."""
+  host = host.strip("[]").rstrip(".")
+  if host == "localhost" or host.endswith(".localhost"):
+    return True
+  try:
+    address = ipaddress.ip_address(host)
+  except ValueError:
+    return False
+  return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+class Connection:
+  """Sockets to a server, its key, and counts.
+
+  `counts` has requests, retries and failed_* tries by their cause: timeout,
+  connection, bad_reply or status_*. Any thread may ask.
+
+  Args:
+    settings: Where the server is.
+    route: What follows its address, such as completions.
+    fixes: Words that a refusal with status 400 or 422 may have, and the fix
+      that an error then names.
+    stop: An event; if it is set, no further try is made.
+    sleep: Waits some seconds; by default until `stop` is set.
+    random: Returns a number in [0, 1).
+
+  Raises:
+    InputError: The key isn't there.
+  """
+
+  def __init__(
+    self,
+    settings: Settings,
+    route: str,
+    *,
+    fixes: Mapping[str, str] | None = None,
+    stop: threading.Event | None = None,
+    sleep: Callable[[float], Any] | None = None,
+    random: Callable[[], float] = random_lib.random,
+  ):
+    self.counts: Counter[str] = Counter()
+    self._settings, self._fixes = settings, fixes or {}
+    self._stop, self._lock = stop or threading.Event(), threading.Lock()
+    self._sleep, self._random = sleep or self._stop.wait, random
+    self._key = _api_key(settings.key_variable)
+    self._url = f"{settings.url.rstrip('/')}/{route}"
+    headers = {
+      "Content-Type": "application/json",
+      "User-Agent": f"prm_jax/{__version__}",
+    }
+    if self._key is not None:
+      headers["Authorization"] = f"Bearer {self._key}"
+    self._sockets = _Sockets(self._url, headers, settings.connect_s)
+
+  def ask(self, body: Record, read: Callable[[Record], _T], who: str) -> _T:
+    """Returns what `read` returns for the reply; tries again if that may help.
+
+    Args:
+      body: The body of the request.
+      read: Reads the reply; raises PassingError if it isn't usable.
+      who: What errors call the request.
+
+    Returns:
+      What `read` returns.
+
+    Raises:
+      RefusalError: The server refuses.
+      NoReplyError: No try has a usable reply.
+      InputError: What `read` raises, a certificate that isn't trusted, or a
+        compressed reply.
+    """
+    data, most = json.dumps(body).encode(), self._settings.tries
+    tried, last, cause = 0, "", ""
+    while tried < most and not self._stop.is_set():
+      tried += 1
+      self._count("requests")
+      try:
+        return read(self._reply(data, who))
+      except PassingError as e:
+        self._count(f"failed_{e.cause}")
+        last, wait_s, cause = str(e), e.wait_s, e.cause
+      except (RefusalError, NoReplyError):
+        raise  # their words are masked
+      except InputError as e:
+        raise InputError(self._masked(str(e))) from None
+      if tried < most:
+        self._count("retries")
+        self._sleep(max(self._pause_s(tried), wait_s))
+    raise NoReplyError(
+      f"{self._url}: {who}: no usable reply in {tried} tries, the last time"
+      f" {self._safe(last)}; see to the server and start again",
+      cause,
+    )
+
+  def close(self) -> None:
+    """Closes the sockets that are idle."""
+    self._sockets.close()
+
+  def _pause_s(self, tried: int) -> float:
+    """Returns a pause that doubles each time, less up to half of it."""
+    longest = self._settings.backoff_s * 2.0 ** min(tried - 1, 99)
+    longest = min(longest, self._settings.max_wait_s)
+    return longest * (1 - self._random() / 2)
+
+  def _reply(self, data: bytes, who: str) -> Record:
+    """Returns the reply's object; raises PassingError or InputError."""
+    status, headers, content = self._post(data)
+    coding = headers.get("Content-Encoding", "")
+    if coding.strip().lower() not in ("", "identity"):
+      raise InputError(
+        f"{self._url}: {who}: a reply in {self._safe(coding)}, which wasn't"
+        " asked for; let the server, or a proxy before it, compress nothing"
+      )
+    if status == 200:
+      kind = headers.get("Content-Type", "")
+      return _json_object(content, kind, self._masked)
+    reason = f"status {status}, {self._safe(_message(content))}"
+    if status != 429 and status < 500:
+      fix = _FIXES.get(status, "fix the request or the server")
+      if status in (400, 422):
+        fixes = (fix for words, fix in self._fixes.items() if words in reason)
+        fix = next(fixes, fix)
+      raise RefusalError(f"{self._url}: {who}: {reason}; {fix}", status)
+    asked = headers.get("Retry-After", "")
+    wait_s = _retry_after_s(asked)
+    if wait_s > self._settings.max_wait_s:
+      raise NoReplyError(
+        f"{self._url}: {who}: {reason}; it asks for a pause longer than"
+        f" max_wait_s, Retry-After: {self._safe(asked)}; start again then",
+        f"status_{status}",
+      )
+    raise PassingError(f"status_{status}", reason, wait_s)
+
+  def _post(self, data: bytes) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """Returns status, headers and body; raises PassingError or InputError."""
+    try:
+      return self._sockets.post(data, self._settings.read_s)
+    except TimeoutError:
+      raise PassingError("timeout", "it took too long") from None
+    except ssl.SSLCertVerificationError as e:
+      raise InputError(
+        f"{self._url}: its certificate isn't trusted: {e}; add its authority"
+        " to the system's"
+      ) from None
+    except (OSError, http.client.HTTPException) as e:
+      raise PassingError("connection", str(e)) from None
+
+  def _count(self, name: str) -> None:
+    with self._lock:
+      self.counts[name] += 1
+
+  def _masked(self, text: str) -> str:
+    """Returns a text without the key, in the forms that a message may have."""
+    # A shorter one is no secret but what a server without keys is given.
+    if self._key is not None and len(self._key) > 5:
+      quoted = repr(self._key)[1:-1], json.dumps(self._key)[1:-1]
+      for form in (self._key, *quoted):
+        text = text.replace(form, "***")
+    return text
+
+  def _safe(self, text: str) -> str:
+    """Returns a server's words in one line, short and without the key."""
+    text = " ".join(self._masked(text).split())
+    return text if len(text) <= 400 else f"{text[:400]}..."
+
+
+def _api_key(variable: str | None) -> str | None:
+  if variable is None:
+    return None
+  key = os.environ.get(variable, "").strip()
+  if not key:
+    raise InputError(
+      f"the environment variable {variable} isn't set; put the API key into it"
+    )
+  if not (key.isascii() and key.isprintable()):
+    raise InputError(
+      f"the environment variable {variable} holds a character that no API key"
+      " has; set it again"
+    )
+  return key
+
+
+def _retry_after_s(header: str) -> float:
+  """Returns a Retry-After, a number or a date, in seconds; 0 if it is none."""
+  try:
+    if header.strip().isdecimal():
+      return float(int(header))
+    date = email.utils.parsedate_tz(header)
+    wait_s = email.utils.mktime_tz(date) - time.time() if date else 0.0
+  except (ValueError, OverflowError):
+    # A number of 5,000 digits, a year that no calendar has.
+    return 0.0
+  return max(0.0, wait_s)
+
+
+# --- What a reply says ------------------------------------------------------
+
+# Python's own limit of nesting depends on how deep the stack is, and on the
+# version. An integer of so many characters fits a float.
+_MAX_NESTING = 500
+_MAX_DIGITS = 300
+
+
+def _json_object(
+  content: bytes,
+  content_type: str,
+  safe: Callable[[str], str] = lambda text: text,
+) -> Record:
+  """Returns the object that a reply holds; `safe` hides what isn't shown."""
+  try:
+    reply = _json(content.decode())
+  except ValueError:
+    # Hidden before it is cut: half a key is a part of it.
+    begin = safe(content[:4_096].decode(errors="replace"))[:60]
+    raise PassingError(
+      "bad_reply", f"not JSON but {content_type or 'no type'}: {begin!r}"
+    ) from None
+  if not isinstance(reply, dict):
+    raise PassingError("bad_reply", "JSON that isn't an object")
+  return reply
+
+
+def _message(content: bytes) -> str:
+  """Returns a server's error message, which has several forms."""
+  text = content.decode(errors="replace").strip()
+  try:
+    value = _json(text)
+  except ValueError:
+    return text or "no message"
+  for name in ("error", "message", "detail"):
+    value = (value.get(name) if isinstance(value, dict) else None) or value
+  return value if isinstance(value, str) else json.dumps(value)
+
+
+def _json(text: str) -> Any:
+  """Returns the value of a text of JSON; raises ValueError if it isn't one."""
+  if text.count("[") + text.count("{") > _MAX_NESTING:
+    # Without escapes, a quotation mark begins or ends a string.
+    plain = text.replace("\\\\", "").replace('\\"', "")
+    brackets = re.sub(r'"[^"]*"?|[^\[\]{}"]+', "", plain)
+    depths = itertools.accumulate(1 if x in "[{" else -1 for x in brackets)
+    if max(depths, default=0) > _MAX_NESTING:
+      raise ValueError("nested too deeply")
+  try:
+    return json.loads(text, parse_int=_integer)
+  except RecursionError:
+    # Of a caller that is itself near the end of the stack.
+    raise ValueError("nested too deeply") from None
+
+
+def _integer(text: str) -> int:
+  if len(text) > _MAX_DIGITS:
+    raise ValueError("a number of too many digits")
+  return int(text)
+
+
+# --- One request and its reply, under one deadline --------------------------
+
+_MAX_HEAD_BYTES = 1 << 20
+_MAX_BYTES = 16 << 20
+_PIECE_BYTES = 1 << 14  # a record of TLS: one write, so one limit
+_URL = re.compile(
+  r"(https?)://([\w.-]+|\[[\da-f:.]+(?:%[\w.-]+)?\])(?::(\d{0,6}))?"
+  r"(/[^?#\x00-\x1f\x7f]*)?([?#].*)?",
+  re.IGNORECASE | re.ASCII | re.DOTALL,
+)
+
+
+def _address(url: str) -> tuple[bool, str, int, str]:
+  """Returns whether an address is https, its host, its port and its path."""
+  parts = _URL.fullmatch(url)
+  if parts is None or int(parts[3] or 0) > 65_535:
+    # It isn't shown: it may hold a password.
+    raise InputError(
+      "endpoint.url: expected such as http://localhost:8000/v1; a key goes"
+      " into an environment variable that key_variable names"
+    )
+  if parts[5] is not None:
+    raise InputError(
+      "endpoint.url: the address ends with its path, such as /v1, because"
+      " routes are added to it; take out what begins with ? or #"
+    )
+  is_secure = parts[1].lower() == "https"
+  port = int(parts[3] or 0) or (443 if is_secure else 80)
+  path = urllib.parse.quote(parts[4] or "/", safe="/%!$&'()*+,;=:@~")
+  return is_secure, parts[2].lower(), port, path
+
+
+class _Sockets:
+  """Sockets to one server, kept open between requests.
+
+  A socket's own limit holds for each read and each write. So a server that
+  sends a byte now and then, in its headers or a chunk's size, or `100 Continue`
+  without end, could keep a request for as long as it likes. Here each read and
+  write gets the time that is left of the whole, and the bytes of a reply are
+  counted as they arrive: the status line, headers, sizes of chunks and trailers
+  too. Any thread may post. It asks the server itself: proxies aren't used, and
+  no redirect is followed.
+
+  Args:
+    url: The address of the requests.
+    headers: Further headers of each.
+    connect_s: See Settings.
+  """
+
+  def __init__(self, url: str, headers: Mapping[str, str], connect_s: float):
+    is_secure, host, self._port, path = _address(url)
+    self._host, self._connect_s = host.strip("[]"), connect_s
+    self._context = ssl.create_default_context() if is_secure else None
+    if self._port != (443 if is_secure else 80):
+      host = f"{host}:{self._port}"
+    headers = {"Host": host, "Accept-Encoding": "identity", **headers}
+    lines = [f"{name}: {value}" for name, value in headers.items()]
+    self._head = "\r\n".join([f"POST {path} HTTP/1.1", *lines])
+    self._lock = threading.Lock()
+    self._idle: list[socket.socket] = []
+
+  def post(
+    self, body: bytes, time_s: float
+  ) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """Returns the reply's status, headers and body.
+
+    Args:
+      body: The body of the request.
+      time_s: The limit from now to the end of the reply, in seconds. Only the
+        system's search for the host's addresses isn't bound by it.
+
+    Raises:
+      TimeoutError: The time is over.
+      PassingError: The reply is too long.
+      OSError: No connection, or one that was cut; http.client.HTTPException
+        too.
+    """
+    deadline = time.monotonic() + time_s
+    sock = self._take() or self._connect(deadline)
+    head = f"{self._head}\r\nContent-Length: {len(body)}\r\n\r\n"
+    try:
+      _send(sock, head.encode() + body, deadline)
+      response, content = _receive(sock, deadline)
+    except BaseException:
+      sock.close()  # what is left in it would begin the next reply
+      raise
+    if response.will_close:
+      sock.close()
+    else:
+      with self._lock:
+        self._idle.append(sock)
+    return response.status, response.headers, content
+
+  def close(self) -> None:
+    """Closes the sockets that are idle."""
+    with self._lock:
+      while self._idle:
+        self._idle.pop().close()
+
+  def _take(self) -> socket.socket | None:
+    """Returns an idle socket that the server hasn't closed."""
+    with self._lock:
+      while self._idle:
+        sock = self._idle.pop()
+        with selectors.DefaultSelector() as selector:
+          selector.register(sock, selectors.EVENT_READ)
+          is_open = not selector.select(0)  # nothing to read, and no end
+        if is_open:
+          return sock
+        sock.close()
+    return None
+
+  def _connect(self, deadline: float) -> socket.socket:
+    sock = _open(self._host, self._port, self._connect_s, deadline)
+    if self._context is not None:
+      try:
+        sock.settimeout(min(self._connect_s, _left_s(deadline)))
+        sock = self._context.wrap_socket(sock, server_hostname=self._host)
+      except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _left_s(deadline: float) -> float:
+  left_s = deadline - time.monotonic()
+  if left_s <= 0:
+    raise TimeoutError("the time is over")
+  return left_s
+
+
+def _open(
+  host: str, port: int, connect_s: float, deadline: float
+) -> socket.socket:
+  """Returns a connection to the first address of a host that accepts one."""
+  failure = OSError(f"{host} has no address")
+  try:
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+  except UnicodeError:
+    raise OSError(f"{host} isn't the name of a host") from None
+  for family, kind, protocol, _, address in addresses:
+    sock = socket.socket(family, kind, protocol)
+    try:
+      sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+      sock.settimeout(min(connect_s, _left_s(deadline)))
+      sock.connect(address)
+      return sock
+    except BaseException as e:
+      sock.close()
+      if not isinstance(e, OSError):
+        raise
+      failure = e
+  raise failure
+
+
+def _send(sock: socket.socket, content: bytes, deadline: float) -> None:
+  for at in range(0, len(content), _PIECE_BYTES):
+    sock.settimeout(_left_s(deadline))
+    sock.sendall(content[at : at + _PIECE_BYTES])
+
+
+def _receive(
+  sock: socket.socket, deadline: float
+) -> tuple[http.client.HTTPResponse, bytes]:
+  reader: Any = _Reader(sock, deadline)
+  content = bytearray()
+  with http.client.HTTPResponse(reader, method="POST") as response:
+    response.begin()
+    reader.begin_body()
+    # In pieces: a length that the server gives is no size to allocate.
+    while piece := response.read1(1 << 16):
+      content += piece
+    if response.length:
+      raise http.client.IncompleteRead(bytes(content), response.length)
+  return response, bytes(content)
+
+
+class _Reader(io.RawIOBase):
+  """Reads a socket until a deadline, and not more than a number of bytes.
+
+  http.client takes it for the socket itself, of which it wants a file.
+  """
+
+  def __init__(self, sock: socket.socket, deadline: float):
+    super().__init__()
+    self._sock, self._deadline = sock, deadline
+    self._file = sock.makefile("rb", buffering=0)
+    self._left, self._limit = _MAX_HEAD_BYTES, _MAX_HEAD_BYTES
+
+  def makefile(self, _: str) -> io.BufferedReader:
+    return io.BufferedReader(self)
+
+  def begin_body(self) -> None:
+    """Allows the bytes of a body; those around its chunks are of the head."""
+    self._left, self._limit = self._left + _MAX_BYTES, _MAX_BYTES
+
+  def readable(self) -> bool:
+    return True
+
+  def readinto(self, buffer) -> int | None:
+    self._sock.settimeout(_left_s(self._deadline))
+    num_bytes = self._file.readinto(buffer)
+    self._left -= num_bytes or 0
+    if self._left < 0:
+      raise PassingError(
+        "bad_reply", f"a reply of more than {self._limit >> 20} MiB"
+      )
+    return num_bytes
+
+  def close(self) -> None:
+    self._file.close()
+    super().close()
