@@ -36,43 +36,36 @@ import socket
 import ssl
 import threading
 import time
-from typing import Any, overload, TYPE_CHECKING, TypeVar
+from typing import Any, overload, TypeVar
 import urllib.parse
 
-if TYPE_CHECKING:
+try:
   from prm_jax import __version__
   from prm_jax.errors import InputError
   from prm_jax.schema import Solution
   from prm_jax.schema import StepScores
-else:
-  try:
-    from prm_jax import __version__
-    from prm_jax.errors import InputError
-    from prm_jax.schema import Solution
-    from prm_jax.schema import StepScores
-  except ImportError:
-    # This file alone: as much of each as is used here.
-    __version__ = "copied"
-    Solution = Any  # what has an id, a problem and steps
+except ImportError:  # This file alone: as much of each as is used here.
+  __version__ = "copied"
+  Solution = Any  # type: ignore[assignment,misc]
 
-    class InputError(ValueError):
-      """The user's input can't be used; one line says what and the fix."""
+  class InputError(ValueError):  # type: ignore[no-redef]
+    """The user's input can't be used; one line says what and the fix."""
 
-    @dataclasses.dataclass(frozen=True)
-    class StepScores:
-      """The scores of the steps of one solution; see prm_jax.StepScores."""
+  @dataclasses.dataclass(frozen=True)
+  class StepScores:  # type: ignore[no-redef]
+    """The scores of the steps of one solution; see prm_jax.StepScores."""
 
-      scores: tuple[float, ...]
-      logits: None = None
-      spans: tuple[tuple[int, int], ...] | None = None
-      judged: tuple[bool, ...] = ()
+    scores: tuple[float, ...]
+    logits: None = None
+    spans: tuple[tuple[int, int], ...] | None = None
+    judged: tuple[bool, ...] = ()
 
-      def __post_init__(self):
-        if not self.judged:
-          object.__setattr__(self, "judged", (True,) * len(self.scores))
+    def __post_init__(self):
+      if not self.judged:
+        object.__setattr__(self, "judged", (True,) * len(self.scores))
 
-      def __len__(self):
-        return len(self.scores)
+    def __len__(self):
+      return len(self.scores)
 
 
 Record = dict[str, Any]
@@ -196,6 +189,7 @@ class Client:
       [_item(s.problem, s.steps, s.id) for s in solutions],
       [f"solution {s.id!r}" for s in solutions],
     )
+    # What has an id, a problem and steps may have their places, too.
     return [
       dataclasses.replace(row, spans=getattr(s, "spans", None)) if row else row
       for row, s in zip(rows, solutions, strict=True)
