@@ -293,7 +293,8 @@ def main() -> None:
       path.write_text(json.dumps(rows))
       print(f"{args.base}: {name} read", flush=True)
     features[name] = [
-      np.asarray(x).reshape(-1, len(FEATURES)) for x in files.read_json(path)
+      np.asarray(x).reshape(-1, len(FEATURES))
+      for x in json.loads(path.read_text())
     ]
   found = judged(features, solutions)
   files.write_json(args.results / f"{args.base}.json", found)

@@ -40,12 +40,12 @@ def folder_of(weights: pathlib.Path, name: str) -> pathlib.Path:
   if not (folder / "config.json").is_file():
     pytest.skip(f"PRM_JAX_WEIGHTS={weights} holds no {name}")
   for path in sorted(folder.glob("*.safetensors")):
-    print(f"{name}: {path.name} sha256:{_digest(path)}")
+    print(f"{name}: {path.name} sha256:{digest(path)}")
   return folder
 
 
 @functools.cache
-def _digest(path: pathlib.Path) -> str:
+def digest(path: pathlib.Path) -> str:
   with path.open("rb") as f:
     return hashlib.file_digest(f, "sha256").hexdigest()
 
