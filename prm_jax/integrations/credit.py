@@ -1,12 +1,14 @@
 """Step rewards to the advantages of tokens, for trainers that take those.
 
-GRPO with process supervision, in plain Python; rl/advantages.py has the same
-and more in jax, and docs/returns.md says what the choices mean.
+GRPO with process supervision and the baseline to go, in plain Python;
+rl/advantages.py has the same and more in jax, and docs/returns.md says what the
+choices mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+from collections.abc import Callable, Sequence
 import itertools
 import math
 
@@ -45,18 +47,79 @@ def process_advantages(
   return list(map(token_advantages, group, rows))
 
 
+def to_go_advantages(
+  group: Sequence[scoring.ScoredResponse],
+  *,
+  rewards: scoring.Rewards = scoring.judged,
+) -> list[list[float]]:
+  """Returns the advantage of each token, without a bonus or a cost of length.
+
+  The return of a step is the sum of its reward and those of later ones; its
+  advantage is the return less the mean return, from the same step on, of the
+  others that have such a step (0 if none has). All tokens of a step have its
+  advantage, and what follows the last step counts as one more step. Unlike
+  process_advantages, in expectation this is the gradient of the expected sum of
+  rewards (rl.advantages.leave_one_out_to_go; docs/returns.md).
+
+  Args:
+    group: The responses to one problem.
+    rewards: What the rewards of steps are, given their scores.
+
+  Returns:
+    A list for each response, with one advantage for each token.
+
+  Raises:
+    InputError: A reward has no place (placement.place_step_rewards).
+  """
+  returns = [
+    returns_to_go(
+      placement.place_step_rewards(
+        x.scores.spans or (), rewards(x.scores), x.token_offsets
+      )
+    )
+    for x in group
+  ]
+  steps = [_steps_of_tokens(x) for x in group]
+  # Of each response the return from each of its steps on.
+  begun = [
+    {k: row[of.index(k)] for k in of}
+    for row, of in zip(returns, steps, strict=True)
+  ]
+  advantages = []
+  for own, of in zip(begun, steps, strict=True):
+    compared = {}
+    for k, value in own.items():
+      others = [x[k] for x in begun if x is not own and k in x]
+      compared[k] = value - math.fsum(others) / max(len(others), 1)
+    advantages.append([compared[k] for k in of])
+  return advantages
+
+
+def _steps_of_tokens(scored: scoring.ScoredResponse) -> list[int]:
+  """Returns how many steps are complete before each token."""
+  ends = placement.completing_tokens(
+    scored.scores.spans or (), scored.token_offsets
+  )
+  return [
+    bisect.bisect_left(ends, token)
+    for token in range(len(scored.token_offsets))
+  ]
+
+
 def in_groups(
   scored: Sequence[scoring.ScoredResponse],
   group_size: int,
   *,
   rewards: scoring.Rewards = scoring.judged,
+  advantages: Callable[..., list[list[float]]] = process_advantages,
 ) -> list[list[float]]:
-  """Returns process_advantages of a batch of several problems' responses.
+  """Returns the advantages of a batch of several problems' responses.
 
   Args:
     scored: The responses, those to one problem one after the other.
     group_size: How many responses each problem has.
     rewards: What the rewards of steps are, given their scores.
+    advantages: process_advantages or to_go_advantages.
 
   Returns:
     A list for each response, with one advantage for each token.
@@ -72,9 +135,7 @@ def in_groups(
   return [
     row
     for start in range(0, len(scored), group_size)
-    for row in process_advantages(
-      scored[start : start + group_size], rewards=rewards
-    )
+    for row in advantages(scored[start : start + group_size], rewards=rewards)
   ]
 
 

@@ -106,7 +106,8 @@ def place_step_rewards(
   num_chars = int(offsets[-1]) if offsets.size else 0
   _check_steps(spans, scores, num_chars)
   on_token: list[list[float]] = [[] for _ in offsets]
-  for i, ((_, end), score) in enumerate(zip(spans, scores, strict=True)):
+  ends = completing_tokens(spans, offsets)
+  for i, (token, score) in enumerate(zip(ends, scores, strict=True)):
     if score is None:
       continue
     if not num_chars:
@@ -114,9 +115,23 @@ def place_step_rewards(
         f"spans[{i}]: no token completes a character, so the step's reward has"
         " no place; leave out empty responses"
       )
-    token = int(np.searchsorted(offsets, max(end, 1)))
     on_token[token].append(float(score))
   return [math.fsum(each) for each in on_token]
+
+
+def completing_tokens(
+  spans: Sequence[schema.Span], token_offsets: Sequence[int] | np.ndarray
+) -> list[int]:
+  """Returns the index of the token that completes each step.
+
+  Args:
+    spans: The place of each step; see place_step_rewards.
+    token_offsets: How many characters are complete after each token.
+
+  Returns:
+    One index for each step; the number of tokens if no token completes it.
+  """
+  return [int(np.searchsorted(token_offsets, max(end, 1))) for _, end in spans]
 
 
 def align(

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import jax
 from jax import numpy as jnp
-from jaxtyping import Array, Bool, Float, Real
+from jaxtyping import Array, Bool, Float, Int, Real
 
 from prm_jax.batch import ArrayLike
 from prm_jax.rl import returns
@@ -195,6 +195,58 @@ def leave_one_out_steps(
 
 
 # --- Tokens -----------------------------------------------------------------
+
+
+def leave_one_out_to_go(
+  token_returns: Real[ArrayLike, "N T"],
+  step_ends: Int[ArrayLike, "N K"],
+  step_mask: Bool[ArrayLike, "N K"],
+  mask: Bool[ArrayLike, "N T"],
+) -> Float[Array, "N T"]:
+  """Returns G_t minus the others' mean return from the same step on.
+
+  A token of step k is compared with the returns, from their own step k on, of
+  the others that have a step k; what follows the last step, as the token that
+  ends a solution, counts as the next one. The baseline depends on k and on the
+  others alone, so the gradient is that of the expected return, whatever the
+  lengths: no further step is paid or charged for being there. Without such
+  others it is 0.
+
+  Args:
+    token_returns: The return from each token on, of a problem's N solutions.
+    step_ends: The index of the token that ends each step.
+    step_mask: Which steps are real.
+    mask: Which tokens are real.
+
+  Returns:
+    The advantages; 0 at masked tokens.
+  """
+  real = returns.masked(token_returns, mask)
+  num_tokens, num_steps = real.shape[1], step_ends.shape[1]
+
+  def begun(
+    real: Float[Array, " T"],
+    ends: Int[Array, " K"],
+    step_mask: Bool[Array, " K"],
+    mask: Bool[Array, " T"],
+  ) -> tuple[Int[Array, " T"], Float[Array, " L"], Bool[Array, " L"]]:
+    """Returns each token's step, and the return at each step's first token."""
+    places = jnp.where(step_mask, ends, num_tokens)
+    closed = jnp.zeros(num_tokens, int).at[places].add(1, mode="drop")
+    step = jnp.cumsum(closed) - closed
+    at = jnp.where(mask, jnp.arange(num_tokens), num_tokens)
+    first = jax.ops.segment_min(at, step, num_steps + 1)
+    exists = first < num_tokens
+    return step, real.at[first].get(mode="fill", fill_value=0), exists
+
+  step, from_step, exists = jax.vmap(begun)(
+    real, jnp.asarray(step_ends), jnp.asarray(step_mask), jnp.asarray(mask)
+  )
+  # Of equal returns exactly 0.
+  compared = jax.vmap(leave_one_out, 1, 1)(from_step, exists)
+  here = jnp.take_along_axis(from_step, step, axis=1)
+  less = jnp.take_along_axis(compared, step, axis=1)
+  return returns.masked(real - here + less, mask)
 
 
 def leave_one_out_budget(

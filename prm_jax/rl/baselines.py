@@ -192,6 +192,19 @@ def leave_one_out_budget(stream: Stream) -> Compared:
   return advantages, stream.returns
 
 
+def leave_one_out_to_go(stream: Stream) -> Compared:
+  """Returns each token's return minus the others' from the same step on."""
+  advantages = _by_problem(
+    stream,
+    advantages_lib.leave_one_out_to_go,
+    stream.returns,
+    stream.rewards.step_ends,
+    stream.rewards.step_mask,
+    stream.rewards.token_mask,
+  )
+  return advantages, stream.returns
+
+
 def group_step(stream: Stream) -> Compared:
   """Returns GRPO's advantages with process supervision."""
   steps = _normalised(stream, stream.rewards.steps, stream.rewards.step_mask)
@@ -244,6 +257,9 @@ BASELINES = dict(
   leave_one_out_step=Baseline(leave_one_out_step, **_OF_STEPS),
   leave_one_out_token=Baseline(leave_one_out_token, **_OF_STEPS),
   leave_one_out_budget=Baseline(leave_one_out_budget, compares_solutions=True),
+  leave_one_out_to_go=Baseline(
+    leave_one_out_to_go, compares_solutions=True, compares_steps=True
+  ),
   group_step=Baseline(group_step, **_OF_STEPS),
   gae=Baseline(gae, sums_only=True, critic=True),
   prime=Baseline(prime, compares_solutions=True, sums_only=True, implicit=True),

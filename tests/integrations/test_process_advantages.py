@@ -43,6 +43,33 @@ def test_process_advantages_are_those_of_jax(scale):
   np.testing.assert_allclose(placement.align(ours, tokens), theirs, atol=1e-5)
 
 
+def test_advantages_to_go_are_those_of_jax():
+  ours = credit.to_go_advantages(group())
+  rewards = np.array([[0.9, 0.2, 0], [0.6, 0, 0], [0, 0, 0]])
+  steps = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0]], bool)
+  # The third step of the first has no score, and is a step all the same.
+  whole = np.array([[1, 1, 1], [1, 0, 0], [0, 0, 0]], bool)
+  ends = np.array([[6, 14, 22], [8, 0, 0], [0, 0, 0]])
+  tokens = np.arange(24) < np.array([24, 10, 1])[:, None]
+
+  def to_go(row, ends, mask, tokens):
+    return returns.discounted(returns.place(row, ends, mask, 24), tokens)
+
+  to_come = jax.jit(jax.vmap(to_go))(rewards, ends, steps, tokens)
+  theirs = advantages.leave_one_out_to_go(to_come, ends, whole, tokens)
+  np.testing.assert_allclose(placement.align(ours, tokens), theirs, atol=1e-5)
+  # 1.1 from the first step on; the others have 0.6 and, at its end, 0.
+  assert ours[0][0] == pytest.approx(1.1 - 0.3)
+  assert ours[0][7] == pytest.approx(0.2 - 0.0) and ours[0][-1] == 0
+
+
+def test_a_batch_has_the_advantages_that_are_asked_for():
+  both = credit.in_groups(
+    [*group(), *group()], 3, advantages=credit.to_go_advantages
+  )
+  assert both == 2 * credit.to_go_advantages(group())
+
+
 def test_equal_rewards_have_no_advantage():
   assert credit.normalised([[0.1, None], [0.1, 0.1]]) == [[0, None], [0, 0]]
   assert credit.normalised([[], [None]]) == [[], [None]]

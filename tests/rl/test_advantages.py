@@ -306,6 +306,89 @@ def test_the_budgets_baseline_is_one_number_without_the_solution_itself():
   _close(np.where(mask, values, 0) - half, (values * mask - found) / 2)
 
 
+# Up to three steps: a good one, a poor one, or the token that ends the solution.
+STEP_REWARDS = np.asarray([1.0, 0.3, 0.0])
+PATHS = [
+  path
+  for n in range(4)
+  for path in itertools.product((0, 1), repeat=n)
+  for path in ([*path, 2] if n < 3 else path,)
+]
+
+
+def _paths():
+  """Returns the chance, the gradient at each token, and the rest of PATHS."""
+  policy = np.exp(LOGITS) / np.exp(LOGITS).sum()
+  mask = np.asarray([[t < len(path) for t in range(3)] for path in PATHS])
+  actions = np.asarray([[*path, 2, 2, 2][:3] for path in PATHS])
+  chance = np.where(mask, policy[actions], 1).prod(axis=1)
+  scores = np.where(mask[..., None], np.eye(3)[actions] - policy, 0)
+  rewards = np.where(mask, STEP_REWARDS[actions], 0).astype(np.float32)
+  return chance, scores, rewards, mask & (actions < 2), mask
+
+
+def _gradient_of_paths(form):
+  """Returns the mean estimate of two solutions, and the true gradient."""
+  chance, scores, rewards, steps, mask = _paths()
+  assert chance.sum() == pytest.approx(1)
+  pairs = np.asarray(list(itertools.product(range(len(PATHS)), repeat=2)))
+  found = jax.jit(jax.vmap(form))(rewards[pairs], steps[pairs], mask[pairs])
+  estimates = np.einsum("XNT,XNTA->XA", np.asarray(found), scores[pairs]) / 2
+  mean = np.einsum("X,XA->A", chance[pairs].prod(axis=1), estimates)
+  return mean, np.einsum("X,X,XTA->A", chance, rewards.sum(axis=1), scores)
+
+
+def _to_go(rewards, steps, mask):
+  ends = jnp.broadcast_to(jnp.arange(3), steps.shape)
+  token_returns = jax.vmap(returns.discounted)(rewards, mask)
+  return advantages.leave_one_out_to_go(token_returns, ends, steps, mask)
+
+
+def test_a_baseline_to_go_is_unbiased_whatever_the_number_of_steps():
+  mean, true = _gradient_of_paths(_to_go)
+  _close(mean, true)
+  assert np.abs(true).max() > 0.1
+
+
+@pytest.mark.parametrize("shrinks", [True, False])
+def test_a_mean_of_steps_pays_or_charges_each_further_step(shrinks):
+  def usual(rewards, steps, mask):
+    if shrinks:
+      steps = advantages.group_normalised(rewards, steps, scale=False) * 2
+    else:
+      steps = advantages.leave_one_out_steps(rewards, steps)
+    return jax.vmap(returns.discounted)(steps, mask)
+
+  mean, true = _gradient_of_paths(usual)
+  assert np.abs(mean - true).max() > 0.1 * np.abs(true).max()
+  # What it gets wrong most is the token that ends a solution.
+  assert np.abs(mean - true).argmax() == 2
+
+
+def test_a_baseline_to_go_compares_the_same_step_of_the_others():
+  rng = np.random.default_rng(0)
+  shape = (4, 9)
+  values = rng.normal(size=shape).astype(np.float32)
+  mask = np.arange(9) < rng.integers(1, 10, 4)[:, None]
+  ends = np.sort(rng.integers(0, 9, (4, 3)), axis=1)
+  steps = ends < mask.sum(axis=1)[:, None]
+  found = advantages.leave_one_out_to_go(values, ends, steps, mask)
+  step_of = [
+    [sum(end < t for end in ends[i][steps[i]]) for t in range(mask[i].sum())]
+    for i in range(4)
+  ]
+  for i, row in enumerate(step_of):
+    for t, k in enumerate(row):
+      others = [
+        values[j, step_of[j].index(k)]
+        for j in range(4)
+        if j != i and k in step_of[j]
+      ]
+      expected = values[i, t] - (np.mean(others) if others else 0)
+      assert found[i, t] == pytest.approx(expected, abs=1e-5)
+  assert not found[~mask].any()
+
+
 @pytest.mark.parametrize("number", [1, 3])
 def test_leave_one_out_is_unbiased(number):
   everybody = np.ones(number, bool)

@@ -280,7 +280,7 @@ def test_the_moving_baseline_is_the_mean_of_earlier_rollouts():
   "baseline",
   [
     *("leave_one_out", "group", "leave_one_out_token", "prime"),
-    "leave_one_out_budget",
+    *("leave_one_out_budget", "leave_one_out_to_go"),
   ],
 )
 def test_a_solution_that_doesnt_count_is_as_if_it_werent_there(baseline):
