@@ -33,7 +33,7 @@ from prm_jax.inference import sampler as sampler_lib
 from prm_jax.runtime import files
 
 FEATURES = ("total", "mean", "least", "mean_of_digits", "least_of_digits")
-SETS = ("sums", "paths", "gsm8k", "math", "probe")
+SETS = ("sums", "paths", "dev", "gsm8k", "math", "probe")
 TESTS = ("gsm8k", "math")
 NUM_FITTED = 1_000
 _GROUP_TOKENS = 4_096
@@ -43,9 +43,9 @@ def read_sets(names: Sequence[str]) -> dict[str, list[schema.Solution]]:
   """Returns the labelled solutions of each set that is asked for."""
   c = of_gsm8k.get_config()
   found: dict[str, list[schema.Solution]] = {}
-  if "gsm8k" in names or "probe" in names:
+  if {"gsm8k", "probe", "dev"} & {*names}:
     _, tests = of_gsm8k.read_data(c, of_gsm8k.Arm())
-    found["gsm8k"] = tests["gsm8k"]
+    found["gsm8k"], found["dev"] = tests["gsm8k"], tests[of_gsm8k.DEV]
     found["probe"] = of_gsm8k.probes(tests[of_gsm8k.DEV])
   prm800k = list(real_prm.read_data(c).train)
   if "math" in names:
@@ -186,21 +186,43 @@ def by_itself(x: np.ndarray) -> np.ndarray:
   return 1 / (1 - x)
 
 
+def by_outcomes(
+  scores: Sequence[Sequence[float]], solutions: Sequence[schema.Solution]
+) -> float:
+  """Returns the threshold that tells right answers from wrong ones best.
+
+  A solution is accepted if its least score is at the threshold or above; of the
+  shares of right ones accepted and of wrong ones refused the harmonic mean is
+  the greatest. It takes outcomes alone, no labels of steps.
+
+  Args:
+    scores: The scores of each solution's steps.
+    solutions: The solutions, with outcomes.
+  """
+  least = np.asarray([min(row) for row in scores])
+  right = np.asarray([bool(s.outcome) for s in solutions])
+
+  def mean(threshold: float) -> float:
+    accepted = float((least[right] >= threshold).mean())
+    refused = float((least[~right] < threshold).mean())
+    return 2 * accepted * refused / max(accepted + refused, 1e-9)
+
+  return max(np.unique(least).tolist(), key=mean)
+
+
 def measured(
   scores: Sequence[np.ndarray],
   solutions: Sequence[schema.Solution],
-  threshold: float | None,
+  thresholds: Mapping[str, float],
 ) -> dict[str, Any]:
-  """Returns F1 at 0.5, at a threshold and at the best one, and AUROC."""
+  """Returns F1 at 0.5, at the best and at given thresholds, and AUROC."""
   rows = [x.tolist() for x in scores]
   found = of_gsm8k.on_gsm8k(rows, solutions)
-  if threshold is not None:
-    truth = [schema.first_error(s.labels or ()) for s in solutions]
-    found["fitted"] = processbench.evaluate(
-      rows,
-      truth,
-      threshold=threshold,
-      problems=[s.problem for s in solutions],
+  truth = [schema.first_error(s.labels or ()) for s in solutions]
+  problems = [s.problem for s in solutions]
+  for name, threshold in thresholds.items():
+    found[name] = processbench.evaluate(
+      rows, truth, threshold=threshold, problems=problems
     )
   return found
 
@@ -219,7 +241,7 @@ def judged(
   scores: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     name: lambda x, k=k: by_itself(x[:, k]) for k, name in enumerate(FEATURES)
   }
-  thresholds: dict[str, float] = {}
+  thresholds: dict[str, dict[str, float]] = {name: {} for name in scores}
   for name in features.keys() & {"sums", "paths"}:
     score = regression(*labelled(features[name], solutions[name]))
     scores[f"fitted_to_{name}"] = score
@@ -227,15 +249,18 @@ def judged(
       schema.first_error([1.0 if x is None else x for x in row])
       for row in real_prm.labels_of(solutions[name])
     ]
-    thresholds[f"fitted_to_{name}"] = processbench.tune_threshold(
-      [score(x).tolist() for x in features[name]], truth
-    )
+    rows = [score(x).tolist() for x in features[name]]
+    tuned = processbench.tune_threshold(rows, truth)
+    thresholds[f"fitted_to_{name}"] = dict(fitted=tuned)
   for name, score in sorted(scores.items()):
+    if "dev" in features:
+      rows = [score(x).tolist() for x in features["dev"]]
+      thresholds[name]["by_outcomes"] = by_outcomes(rows, solutions["dev"])
     found[name] = {
       test: measured(
         [score(x) for x in features[test]],
         solutions[test],
-        thresholds.get(name),
+        thresholds[name],
       )
       for test in TESTS
       if test in features
@@ -255,16 +280,21 @@ def judged(
 
 def table(found: Mapping[str, Any]) -> str:
   """Returns the measures of a base as a Markdown table."""
-  rows = [("", "set", "F1 at 0.5", "fitted threshold", "in-sample", "AUROC")]
+  rows = [
+    (
+      *("", "set", "F1 at 0.5", "fitted threshold", "by outcomes"),
+      *("in-sample", "AUROC"),
+    )
+  ]
   for name, tests in found.items():
     for test, x in tests.items():
       if test == "probe":
         continue
-      at = x.get("fitted")
+      tuned = [x.get(name) for name in ("fitted", "by_outcomes")]
       rows.append(
         (
           *(name.replace("_", " "), test, f"{100 * x['fixed']['f1']:.1f}"),
-          "" if at is None else f"{100 * at['f1']:.1f}",
+          *("" if at is None else f"{100 * at['f1']:.1f}" for at in tuned),
           f"{100 * x['itself']['f1']:.1f}",
           f"{x['auroc']:.3f}",
         )

@@ -5,6 +5,8 @@ import pathlib
 import numpy as np
 import pytest
 
+from prm_jax import schema
+
 EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
 
 
@@ -57,3 +59,16 @@ def test_a_log_probability_keeps_its_order_as_a_score():
 
   scores = real_likelihood.by_itself(np.array([-500.0, -3.0, -0.1, 0.0]))
   assert (np.diff(scores) > 0).all() and scores[0] > 0 and scores[-1] == 1
+
+
+def test_a_threshold_by_outcomes_accepts_right_answers_and_refuses_wrong_ones():
+  import real_likelihood
+
+  def solution(outcome):
+    return schema.Solution("s", "1?", ("a", "b"), outcome=outcome)
+
+  scores = [[0.9, 0.6], [0.7, 0.8], [0.9, 0.4], [0.3, 0.9], [0.65, 0.8]]
+  solutions = [*map(solution, [True, True, False, False, False])]
+  # At 0.6 both right ones are accepted and two of three wrong ones refused; at
+  # 0.7 one right one and all wrong ones would be.
+  assert real_likelihood.by_outcomes(scores, solutions) == 0.6
