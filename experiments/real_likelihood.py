@@ -4,7 +4,7 @@ Command:  prm-jax import --role=policy --from=SmolLM2-135M-Instruct
           --to=runs/bases/smol_policy
           PRM_JAX_DATA=... python experiments/real_likelihood.py
           [--bases=runs/bases] [--base=smol_policy] [--sets=sums,gsm8k,...]
-          [--results=runs/real_likelihood] [--table]
+          [--results=runs/real_likelihood]
 Rules, hardware, time and result: see experiments/README.md.
 
 A base reads a solution once, as its own answer to the problem. A step's score is
@@ -47,9 +47,8 @@ def read_sets(names: Sequence[str]) -> dict[str, list[schema.Solution]]:
     _, tests = of_gsm8k.read_data(c, of_gsm8k.Arm())
     found["gsm8k"], found["dev"] = tests["gsm8k"], tests[of_gsm8k.DEV]
     found["probe"] = of_gsm8k.probes(tests[of_gsm8k.DEV])
-  prm800k = list(real_prm.read_data(c).train)
-  if "math" in names:
-    found["math"] = list(real_prm.read_data(c).tests["math"])
+  data = real_prm.read_data(c)
+  found["math"], prm800k = list(data.tests["math"]), list(data.train)
   if "paths" in names:
     found["paths"] = fitted(of_gsm8k.one_wrong_each(prm800k))
   if "sums" in names:
@@ -147,20 +146,6 @@ def of_steps(
 # --- Scores -----------------------------------------------------------------------
 
 
-def labelled(
-  features: Sequence[np.ndarray], solutions: Sequence[schema.Solution]
-) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the features and labels of all steps with one."""
-  labels = real_prm.labels_of(solutions)
-  pairs = [
-    (x, y)
-    for xs, ys in zip(features, labels, strict=True)
-    for x, y in zip(xs, ys, strict=True)
-    if y is not None
-  ]
-  return np.stack([x for x, _ in pairs]), np.asarray([y for _, y in pairs])
-
-
 def regression(
   x: np.ndarray, y: np.ndarray, penalty: float = 1e-3, rounds: int = 50
 ) -> Callable[[np.ndarray], np.ndarray]:
@@ -210,6 +195,18 @@ def by_outcomes(
   return max(np.unique(least).tolist(), key=mean)
 
 
+def with_length(
+  values: Sequence[np.ndarray], solutions: Sequence[schema.Solution]
+) -> float:
+  """Returns the rank correlation of values with step length as a score."""
+  lengths = processbench.BASELINES["step_length"](solutions)
+  ranks = [
+    np.argsort(np.argsort(real_prm.labelled(rows, solutions)[0], kind="stable"))
+    for rows in (values, list(map(np.asarray, lengths)))
+  ]
+  return float(np.corrcoef(*ranks)[0, 1])
+
+
 def measured(
   scores: Sequence[np.ndarray],
   solutions: Sequence[schema.Solution],
@@ -243,7 +240,7 @@ def judged(
   }
   thresholds: dict[str, dict[str, float]] = {name: {} for name in scores}
   for name in features.keys() & {"sums", "paths"}:
-    score = regression(*labelled(features[name], solutions[name]))
+    score = regression(*real_prm.labelled(features[name], solutions[name]))
     scores[f"fitted_to_{name}"] = score
     truth = [
       schema.first_error([1.0 if x is None else x for x in row])
@@ -268,6 +265,11 @@ def judged(
     if "probe" in features:
       found[name]["probe"] = of_gsm8k.seen(
         [score(x).tolist() for x in features["probe"]], solutions["probe"]
+      )
+  for k, name in enumerate(FEATURES):
+    for test in found[name].keys() & {*TESTS}:
+      found[name][test]["correlation_with_length"] = with_length(
+        [x[:, k] for x in features[test]], solutions[test]
       )
   for name, baseline in processbench.BASELINES.items():
     found[name] = {

@@ -334,18 +334,30 @@ def train_and_score(
   )
 
 
+def labelled(
+  rows: Sequence[np.ndarray], solutions: Sequence[schema.Solution]
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns what each step with a label has, and its label.
+
+  Args:
+    rows: An entry for each step of each solution: a number, or several.
+    solutions: The solutions.
+  """
+  pairs = [
+    (x, y)
+    for xs, ys in zip(rows, labels_of(solutions), strict=True)
+    for x, y in zip(xs, ys, strict=True)
+    if y is not None
+  ]
+  xs, ys = zip(*pairs, strict=True)
+  return np.asarray(xs, np.float64), np.asarray(ys, np.float64)
+
+
 def measured(
   logits: Sequence[np.ndarray], solutions: Sequence[schema.Solution]
 ) -> dict[str, Any]:
   """Returns the loss, in nats a step, and the AUROC on labelled steps."""
-  labels = labels_of(solutions)
-  pairs = [
-    (z, y)
-    for zs, ys in zip(logits, labels, strict=True)
-    for z, y in zip(zs, ys, strict=True)
-    if y is not None
-  ]
-  z, y = np.asarray(pairs, np.float64).T
+  z, y = labelled(logits, solutions)
   loss = np.logaddexp(0, -z) * y + np.logaddexp(0, z) * (1 - y)
   found = dict(
     steps=len(y),
