@@ -115,7 +115,9 @@ class Client:
     random: Callable[[], float] = random_lib.random,
   ):
     settings = Settings(
-      *(url, key_variable, insecure_key),
+      url,
+      key_variable=key_variable,
+      insecure_key=insecure_key,
       read_s=read_s,
       tries=tries,
       backoff_s=backoff_s,
@@ -549,7 +551,7 @@ class NoReplyError(InputError):
     self.cause = cause
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
   """Where a server is, its key, and how long to wait.
 
@@ -570,7 +572,7 @@ class Settings:
       be sent unencrypted.
   """
 
-  url: str
+  url: str = dataclasses.field(kw_only=False)
   key_variable: str | None = None
   insecure_key: bool = False
   connect_s: float = 10.0

@@ -218,7 +218,9 @@ def check(name: str, key: Key = Key()) -> None:
     InputError: It has none of the forms, or the key would be sent unencrypted.
   """
   if is_url(name):
-    client_lib.Settings(name, key.variable, key.insecure)
+    client_lib.Settings(
+      name, key_variable=key.variable, insecure_key=key.insecure
+    )
   elif not name or "://" in name:
     raise errors.InputError(f"{name!r}: expected {FORMS}")
   else:

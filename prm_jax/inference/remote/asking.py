@@ -74,7 +74,7 @@ class Asker:
     self._counts: Counter[str] = Counter()
     self._stop = threading.Event()
     self._connection = client_lib.Connection(
-      endpoint.settings,
+      endpoint,
       "chat/completions" if endpoint.chat else "completions",
       fixes=_FIXES,
       stop=self._stop,

@@ -26,11 +26,12 @@ _OWN = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Endpoint:
+class Endpoint(client_lib.Settings):
   """Where a model is served, what its server can do, and how long to wait.
 
+  Its address, its key, and how long to wait are those of client.Settings.
+
   Args:
-    url: The address up to and including /v1.
     model: The name of the model at the server.
     chat: Whether to send messages to /chat/completions, instead of a text to
       /completions.
@@ -41,50 +42,24 @@ class Endpoint:
       transformers serve does.
     log_probs: Whether to ask for log-probabilities.
     options: Further fields of every request, such as top_k.
-    key_variable: The environment variable with the API key.
-    insecure_key: Whether the key may be sent unencrypted, over http, to another
-      machine.
     concurrency: The number of requests at the same time.
-    connect_s: The limit for connecting to each address of the host, in seconds,
-      and again for TLS.
-    read_s: The limit of a try, from connecting to the end of the reply, in
-      seconds.
-    tries: The number of tries of a request in all.
-    backoff_s: The first pause between tries, in seconds. It doubles each time,
-      and up to half of it is subtracted at random.
-    max_wait_s: The longest pause that an endpoint may ask for, in seconds; a
-      longer one ends the run.
   """
 
-  url: str
   model: str
   chat: bool = False
   continues: bool = False
   stop_in_text: bool = False
   log_probs: bool = True
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  key_variable: str | None = None
-  insecure_key: bool = False
   concurrency: int = 16
-  connect_s: float = 10.0
-  read_s: float = 600.0
-  tries: int = 8
-  backoff_s: float = 1.0
-  max_wait_s: float = 120.0
 
   def __post_init__(self):
     checks.check_counts(self, ("concurrency",), "endpoint.")
-    _ = self.settings  # refuses what can't be asked
+    super().__post_init__()
     if taken := sorted(_OWN & self.options.keys()):
       raise errors.InputError(
         f"endpoint.options: {', '.join(taken)}: prm_jax sets it; take it out"
       )
-
-  @property
-  def settings(self) -> client_lib.Settings:
-    """Returns what a connection takes of it."""
-    names = [field.name for field in dataclasses.fields(client_lib.Settings)]
-    return client_lib.Settings(**{name: getattr(self, name) for name in names})
 
 
 @dataclasses.dataclass(frozen=True)
