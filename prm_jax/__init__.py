@@ -27,6 +27,7 @@ if TYPE_CHECKING:
   from prm_jax.data.datasets import Split as Split
   from prm_jax.data.formats.jsonl import read_solutions as read_solutions
   from prm_jax.data.formats.jsonl import write_solutions as write_solutions
+  from prm_jax.data.messages import trajectory as trajectory
   from prm_jax.demo.demo import Demo as Demo
   from prm_jax.device_check.check_device import CheckDevice as CheckDevice
   from prm_jax.errors import InputError as InputError
@@ -158,6 +159,7 @@ _HOMES = dict(
   read_solutions="data.formats.jsonl",
   returns="rl.returns",
   train="api",
+  trajectory="data.messages",
   write_solutions="data.formats.jsonl",
 )
 __all__ = ["__version__", *_HOMES]

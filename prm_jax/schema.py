@@ -7,8 +7,11 @@ become the same: steps with labels, where a label is P(correct so far) in [0,
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import itertools
+import json
 import numbers
 import reprlib
 from typing import Any, Literal
@@ -53,9 +56,69 @@ class Problem:
     _check_extra(self)
 
 
+# Who speaks in a conversation. An assistant's message is a turn.
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+  """A tool call.
+
+  Args:
+    name: The name of the tool.
+    arguments: The arguments, as JSON has them.
+    id: The name that the tool's result refers to, or None.
+  """
+
+  name: str
+  arguments: Mapping[str, Any]
+  id: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+  """What is said at once in a conversation (data.messages reads it).
+
+  Args:
+    role: Who speaks.
+    text: What is said, without a model's thinking.
+    thinking: What the assistant thought before, or None.
+    calls: The assistant's tool calls.
+    answers: The id of the call that a tool's result answers, or None.
+    record: The record that the message was read from, which is written as it
+      is; {} writes a record of the other fields.
+  """
+
+  role: Role
+  text: str
+  thinking: str | None = None
+  calls: tuple[Call, ...] = ()
+  answers: str | None = None
+  record: Mapping[str, Any] = dataclasses.field(
+    default_factory=dict, compare=False
+  )
+
+  @property
+  def shown(self) -> str:
+    """The text and the calls, each call on a line as NAME(ARGUMENTS)."""
+    calls = (
+      f"{x.name}({json.dumps(dict(x.arguments), ensure_ascii=False)})"
+      for x in self.calls
+    )
+    return "\n".join(x for x in (self.text, *calls) if x)
+
+
+# What is between two turns in the raw_text of a trajectory.
+BETWEEN_TURNS = "\n\n"
+
+
 @dataclasses.dataclass(frozen=True)
 class Solution:
   """The steps that solve a problem, and what is known about them.
+
+  With `messages` it is a trajectory: its steps are the assistant's turns, and
+  everything else is context (data.messages.trajectory makes it). Without
+  raw_text and spans a step is a whole turn, as Message.shown writes it.
 
   Args:
     id: The name of the solution in files and messages.
@@ -74,11 +137,16 @@ class Solution:
       were given one by one.
     spans: The place of each step in raw_text, in characters: (first character,
       one after the last). Characters between steps belong to no step.
+    messages: The conversation, or None. With raw_text and spans, raw_text is
+      that of all turns with BETWEEN_TURNS between them, and each turn has one
+      step or more.
+    tools: The declarations of the tools, as JSON has them.
 
   Raises:
     InputError: A value has the wrong type or is out of range, labels, ratings
       or spans aren't one for each step, raw_text doesn't hold a step at its
-      span, or `extra` has a field of the solution.
+      span, the steps aren't those of `messages`, or `extra` has a field of the
+      solution.
   """
 
   id: str
@@ -92,6 +160,8 @@ class Solution:
   extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   raw_text: str | None = None
   spans: tuple[Span, ...] | None = None
+  messages: tuple[Message, ...] | None = None
+  tools: tuple[Mapping[str, Any], ...] = ()
 
   def __post_init__(self):
     _check_texts(self, ("id", "problem", "source"), ("answer", "raw_text"))
@@ -105,6 +175,8 @@ class Solution:
     self._check_each("ratings", _is_rating, "-1, 0 or 1")
     if self.spans is not None:
       self._check_spans(self.spans)
+    if self.messages is not None or self.tools:
+      self._check_messages(self.messages or ())
     _check_extra(self)
 
   def _check_each(self, name: str, valid: Callable[[Any], bool], form: str):
@@ -143,8 +215,87 @@ class Solution:
         )
       last = end
 
+  def _check_messages(self, messages: Sequence[Any]):
+    """Refuses a conversation whose turns aren't the steps."""
+    for i, message in enumerate(messages):
+      if not isinstance(message, Message):
+        raise self._error(
+          f"messages[{i}] is {reprlib.repr(message)}; give a Message, or make"
+          " the solution with prm_jax.trajectory"
+        )
+    turns = [x.shown for x in messages if x.role == "assistant"]
+    if self.spans is None:
+      is_same = list(self.steps) == turns
+    else:
+      is_same = self.raw_text == BETWEEN_TURNS.join(turns)
+      is_same = is_same and {*turns_of(self)} == {*range(len(turns))}
+    if not is_same:
+      raise self._error(
+        f"its steps aren't those of its {len(turns)} assistant turns; make it"
+        " with prm_jax.trajectory, which takes the steps from the messages"
+      )
+
   def _error(self, text: str) -> errors.InputError:
     return errors.InputError(f"solution {self.id!r}: {text}")
+
+
+def turns_of(trajectory: Solution) -> tuple[int, ...]:
+  """Returns the turn, from 0, that each step of a trajectory is in.
+
+  Args:
+    trajectory: A solution with messages.
+
+  Returns:
+    One number for each step, ascending; -1 for a step in no turn alone.
+  """
+  if trajectory.spans is None:
+    return tuple(range(len(trajectory.steps)))
+  turns = [x for x in trajectory.messages or () if x.role == "assistant"]
+  ends = list(
+    itertools.accumulate(
+      (len(x.shown) for x in turns),
+      lambda end, length: end + len(BETWEEN_TURNS) + length,
+    )
+  )
+  starts = [end - len(x.shown) for end, x in zip(ends, turns)]
+  found = []
+  for start, end in trajectory.spans:
+    turn = bisect.bisect_left(ends, end)
+    is_within = turn < len(ends) and starts[turn] <= start
+    found.append(turn if is_within else -1)
+  return tuple(found)
+
+
+def first_turns(trajectory: Solution, num_turns: int) -> Solution:
+  """Returns a trajectory's beginning: some turns, and what comes before them.
+
+  Args:
+    trajectory: A solution with messages.
+    num_turns: The number of turns.
+
+  Returns:
+    The beginning, without labels, ratings, answer and outcome. It ends with its
+    last turn; without a turn, before the first one.
+  """
+  messages = trajectory.messages or ()
+  at = [i for i, x in enumerate(messages) if x.role == "assistant"]
+  end = at[num_turns - 1] + 1 if num_turns else [*at, len(messages)][0]
+  num_steps = sum(turn < num_turns for turn in turns_of(trajectory))
+  raw_text, spans = trajectory.raw_text, trajectory.spans
+  if spans is not None:
+    turns = [messages[i].shown for i in at[:num_turns]]
+    raw_text, spans = BETWEEN_TURNS.join(turns), spans[:num_steps]
+  return dataclasses.replace(
+    trajectory,
+    messages=messages[:end],
+    steps=trajectory.steps[:num_steps],
+    raw_text=raw_text,
+    spans=spans,
+    labels=None,
+    ratings=None,
+    answer=None,
+    outcome=None,
+  )
 
 
 def first_steps(solution: Solution, num_steps: int) -> Solution:
@@ -157,7 +308,18 @@ def first_steps(solution: Solution, num_steps: int) -> Solution:
   Returns:
     The beginning, without labels, ratings, answer and outcome. Where the whole
     text is known, its raw_text goes on to the next step's beginning.
+
+  Raises:
+    InputError: A trajectory would end within a turn.
   """
+  if solution.messages is not None:
+    turns = turns_of(solution)
+    if turns[num_steps - 1 : num_steps] == turns[num_steps : num_steps + 1]:
+      raise errors.InputError(
+        f"solution {solution.id!r}: its first {num_steps} steps end within a"
+        " turn; a trajectory begins with whole turns"
+      )
+    return first_turns(solution, turns[num_steps - 1] + 1 if num_steps else 0)
   raw_text, spans = solution.raw_text, None
   if raw_text is None or solution.spans is None or not num_steps:
     raw_text = None

@@ -1,5 +1,8 @@
 """Our own JSON Lines format, which holds every field of a Solution.
 
+A trajectory's record has `messages` and `tools`, as data.messages reads them;
+its problem and steps follow from these, and may be left out.
+
 `read` adds a group to each solution without one and refuses ids that come
 twice, because scores are matched to solutions by id.
 """
@@ -14,6 +17,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import messages as messages_lib
 from prm_jax.data import solution_texts
 from prm_jax.data.formats import fields
 from prm_jax.data.formats import record_files
@@ -103,6 +107,11 @@ def solution_from_record(
   Raises:
     InputError: A field is missing, has the wrong type or is out of range.
   """
+  messages, tools = _conversation(record, where)
+  if messages is not None:
+    turns = [x.shown for x in messages if x.role == "assistant"]
+    told = dict(problem=messages_lib.problem_of(messages), steps=turns)
+    record = told | dict(record)
   steps = fields.texts(record, where, "steps")
   _check_path_ratings(record, where, len(steps))
   per_step = functools.partial(
@@ -127,9 +136,22 @@ def solution_from_record(
     extra=_others(record, schema.Solution),
     raw_text=fields.field(record, where, "raw_text", str, default=None),
     spans=_spans(record, where),
+    messages=messages,
+    tools=tools,
   )
   solution_texts.check_sampled(solution, where)
   return solution
+
+
+def _conversation(
+  record: Mapping[str, Any], where: str
+) -> tuple[tuple[schema.Message, ...] | None, tuple[Mapping[str, Any], ...]]:
+  """Returns a record's messages, None if it is no trajectory, and its tools."""
+  records = fields.field(record, where, "messages", list, default=None)
+  tools = messages_lib.read_tools(record.get("tools"), where)
+  if records is None:
+    return None, tools
+  return messages_lib.read(records, where), tools
 
 
 def _check_path_ratings(
@@ -203,6 +225,10 @@ def record_from_solution(solution: schema.Solution) -> dict[str, Any]:
     record["raw_text"] = solution.raw_text
   if solution.spans is not None:
     record["spans"] = [list(span) for span in solution.spans]
+  if solution.messages is not None:
+    record["messages"] = [messages_lib.record_of(x) for x in solution.messages]
+  if solution.tools:
+    record["tools"] = [dict(x) for x in solution.tools]
   return record | dict(solution.extra)
 
 

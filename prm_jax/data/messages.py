@@ -1,0 +1,377 @@
+"""Conversations as OpenAI and Hugging Face write them, read and checked once.
+
+  {"role": "user", "content": "..."}
+  {"role": "assistant", "content": null, "reasoning_content": "...",
+   "tool_calls": [{"id": "...", "function": {"name": ..., "arguments": ...}}]}
+  {"role": "tool", "tool_call_id": "...", "content": "..."}
+
+Arguments are an object (Hugging Face) or the JSON text of one (OpenAI). A content
+is a text or a list of parts with `text`. Further fields stay in the record, and
+come back when it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import json
+import reprlib
+from typing import Any
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.data import segmenters
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.runtime import json_text
+
+# Other names of roles that mean the same.
+_ROLES: Mapping[str, schema.Role] = dict(
+  system="system",
+  developer="system",
+  user="user",
+  assistant="assistant",
+  tool="tool",
+)
+# Where records hold what an assistant thought, the first that is there.
+THINKING = ("reasoning_content", "reasoning", "thinking")
+
+
+def trajectory(
+  messages: Sequence[Mapping[str, Any] | schema.Message],
+  *,
+  id: str = "0",
+  tools: Sequence[Mapping[str, Any]] = (),
+  **fields: Any,
+) -> schema.Solution:
+  """Returns a conversation as a solution whose steps are the assistant's turns.
+
+  Args:
+    messages: The conversation, as OpenAI's or Hugging Face's records or as
+      Messages.
+    id: The name of the solution.
+    tools: The declarations of the tools, as JSON has them.
+    **fields: Further fields of the solution, such as labels, one per turn.
+
+  Returns:
+    The solution. Its problem is what users say before the first turn.
+
+  Raises:
+    InputError: The conversation makes no sense; see `read`.
+  """
+  where = f"solution {id!r}"
+  checked = read(messages, where)
+  return schema.Solution(
+    id=id,
+    problem=problem_of(checked),
+    steps=tuple(x.shown for x in checked if x.role == "assistant"),
+    messages=checked,
+    tools=read_tools(tools, where),
+    **fields,
+  )
+
+
+def problem_of(messages: Iterable[schema.Message]) -> str:
+  """Returns what users say before the first turn.
+
+  Args:
+    messages: The conversation.
+
+  Returns:
+    The texts, with blank lines between.
+  """
+  said = []
+  for message in messages:
+    if message.role == "assistant":
+      break
+    if message.role == "user":
+      said.append(message.text)
+  return "\n\n".join(said)
+
+
+def cut(
+  solution: schema.Solution,
+  segmenter: segmenters.Segmenter,
+  tokenizer: tokenizer_lib.Tokenizer | None = None,
+) -> schema.Solution:
+  """Returns a trajectory whose turns are cut into several steps.
+
+  A turn's text is cut; its tool calls are of its last step. A turn in which no
+  step is found is one.
+
+  Args:
+    solution: A trajectory of whole turns, without labels.
+    segmenter: How a text is cut into steps.
+    tokenizer: The tokenizer, which some segmenters need.
+
+  Returns:
+    The trajectory with raw_text and spans.
+
+  Raises:
+    InputError: It is no trajectory, is cut already, or has labels, which are of
+      whole turns.
+  """
+  if solution.messages is None or solution.spans is not None:
+    raise errors.InputError(
+      f"solution {solution.id!r}: no trajectory of whole turns; only its turns"
+      " can be cut into steps"
+    )
+  if solution.labels is not None or solution.ratings is not None:
+    raise errors.InputError(
+      f"solution {solution.id!r}: its labels are of whole turns; take them out,"
+      " or leave the turns whole"
+    )
+  spans: list[schema.Span] = []
+  turns = [x for x in solution.messages if x.role == "assistant"]
+  start = 0
+  for turn in turns:
+    end = start + len(turn.shown)
+    found = segmenters.spans(turn.text, segmenter, tokenizer) or ((0, 0),)
+    own = [(start + a, start + b) for a, b in found]
+    spans += [*own[:-1], (own[-1][0], end)]
+    start = end + len(schema.BETWEEN_TURNS)
+  raw_text = schema.BETWEEN_TURNS.join(x.shown for x in turns)
+  return dataclasses.replace(
+    solution,
+    steps=tuple(raw_text[a:b] for a, b in spans),
+    raw_text=raw_text,
+    spans=tuple(spans),
+  )
+
+
+# --- Records to messages -----------------------------------------------------
+
+
+def read(messages: Any, where: str) -> tuple[schema.Message, ...]:
+  """Returns the messages of a conversation.
+
+  Args:
+    messages: The records, or messages, which are checked together.
+    where: What they are of, for errors.
+
+  Returns:
+    A message for each record.
+
+  Raises:
+    InputError: A record isn't a message, a turn is empty or follows another
+      one, or a tool call and its result don't belong together.
+  """
+  if isinstance(messages, str) or not isinstance(messages, Sequence):
+    raise errors.InputError(
+      f"{where}: messages is {reprlib.repr(messages)}; give a list of objects"
+      " with a role and a content"
+    )
+  read_ = tuple(
+    x
+    if isinstance(x, schema.Message)
+    else _message(x, f"{where}: messages[{i}]")
+    for i, x in enumerate(messages)
+  )
+  _check_order(read_, where)
+  return read_
+
+
+def read_tools(tools: Any, where: str) -> tuple[Mapping[str, Any], ...]:
+  """Returns declarations of tools.
+
+  Args:
+    tools: A list of objects; None is an empty one.
+    where: What they are of, for errors.
+
+  Returns:
+    The declarations.
+
+  Raises:
+    InputError: It isn't a list of objects.
+  """
+  if tools is None:
+    return ()
+  if not isinstance(tools, list | tuple) or not all(
+    isinstance(x, Mapping) for x in tools
+  ):
+    raise errors.InputError(
+      f"{where}: tools is {reprlib.repr(tools)}; give a list of objects, each"
+      " the declaration of a tool"
+    )
+  return tuple(tools)
+
+
+def record_of(message: schema.Message) -> dict[str, Any]:
+  """Returns the record of a message.
+
+  Args:
+    message: The message.
+
+  Returns:
+    The record that it was read from; without one, a record in Hugging Face's
+    form.
+  """
+  if message.record:
+    return dict(message.record)
+  record: dict[str, Any] = dict(role=message.role, content=message.text)
+  if message.thinking is not None:
+    record[THINKING[0]] = message.thinking
+  if message.calls:
+    record["tool_calls"] = [
+      dict(
+        **({} if x.id is None else dict(id=x.id)),
+        type="function",
+        function=dict(name=x.name, arguments=dict(x.arguments)),
+      )
+      for x in message.calls
+    ]
+  if message.answers is not None:
+    record["tool_call_id"] = message.answers
+  return record
+
+
+def _message(record: Any, where: str) -> schema.Message:
+  if not isinstance(record, Mapping):
+    raise errors.InputError(
+      f"{where} is {reprlib.repr(record)}; give an object with a role and a"
+      " content"
+    )
+  role = _ROLES.get(str(record.get("role")))
+  if role is None:
+    raise errors.InputError(
+      f"{where}: role is {reprlib.repr(record.get('role'))}; expected one of"
+      f" {', '.join(_ROLES)}"
+    )
+  thinking = next((record[name] for name in THINKING if record.get(name)), None)
+  if thinking is not None and not isinstance(thinking, str):
+    raise errors.InputError(
+      f"{where}: thinking is {reprlib.repr(thinking)}; expected a text"
+    )
+  answers = record.get("tool_call_id")
+  if answers is not None and not isinstance(answers, str):
+    raise errors.InputError(
+      f"{where}: tool_call_id is {reprlib.repr(answers)}; expected a text"
+    )
+  calls = record.get("tool_calls") or ()
+  if not isinstance(calls, list | tuple) or (calls and role != "assistant"):
+    raise errors.InputError(
+      f"{where}: tool_calls is {reprlib.repr(calls)}; expected a list, in an"
+      " assistant's message"
+    )
+  return schema.Message(
+    role=role,
+    text=_text(record.get("content"), where),
+    thinking=thinking if role == "assistant" else None,
+    calls=tuple(
+      _call(x, f"{where}: tool_calls[{i}]") for i, x in enumerate(calls)
+    ),
+    answers=answers if role == "tool" else None,
+    record=record,
+  )
+
+
+def _text(content: Any, where: str) -> str:
+  """Returns the text of a content: a text, nothing, or a list of parts."""
+  if content is None or isinstance(content, str):
+    return content or ""
+  parts = content if isinstance(content, list | tuple) else [content]
+  for i, part in enumerate(parts):
+    text = part.get("text") if isinstance(part, Mapping) else part
+    if not isinstance(text, str):
+      raise errors.InputError(
+        f"{where}: content[{i}] is {reprlib.repr(part)}; expected a text or a"
+        " part with a text, since no other content is read"
+      )
+  return "".join(x if isinstance(x, str) else x["text"] for x in parts)
+
+
+def _call(record: Any, where: str) -> schema.Call:
+  """Returns a tool call; `function` may be around its name and arguments."""
+  function = record.get("function") if isinstance(record, Mapping) else None
+  own = function if isinstance(function, Mapping) else record
+  name = own.get("name") if isinstance(own, Mapping) else None
+  if not isinstance(name, str) or not name:
+    raise errors.InputError(
+      f"{where} is {reprlib.repr(record)}; expected an object with a function,"
+      " which has a name and arguments"
+    )
+  if json.dumps(name, ensure_ascii=False) != f'"{name}"':
+    raise errors.InputError(
+      f"{where}: the name {reprlib.repr(name)} holds characters that JSON"
+      " escapes; no tool has such a name"
+    )
+  call_id = record.get("id")
+  if call_id is not None and not isinstance(call_id, str):
+    raise errors.InputError(
+      f"{where}: id is {reprlib.repr(call_id)}; expected a text"
+    )
+  return schema.Call(name, _arguments(own.get("arguments"), where), call_id)
+
+
+def _arguments(given: Any, where: str) -> Mapping[str, Any]:
+  """Returns arguments: an object, or the JSON text of one."""
+  arguments, reason = given, ""
+  if isinstance(given, str):
+    try:
+      arguments = json_text.parse(given)
+    except json_text.JSONTextError as e:
+      reason = f" ({e.reason})"
+  if not isinstance(arguments, Mapping):
+    raise errors.InputError(
+      f"{where}: arguments is {reprlib.repr(given)}, which isn't the JSON of an"
+      f" object{reason}; give one, {{}} for a call without arguments"
+    )
+  return arguments
+
+
+# --- What follows what -------------------------------------------------------
+
+
+def _check_order(messages: Sequence[schema.Message], where: str) -> None:
+  """Refuses a conversation in which turns, calls and results don't match."""
+  open_calls: list[schema.Call] = []
+  before: schema.Role | None = None
+  for i, message in enumerate(messages):
+    at = f"{where}: messages[{i}]"
+    if message.role == "tool":
+      open_calls.remove(_answered(message, open_calls, at))
+    elif open_calls:
+      raise errors.InputError(
+        f"{at} is {_a(message.role)} message, but the call of"
+        f" {open_calls[0].name!r} before it has no result; give a tool's"
+        " message for each call first"
+      )
+    if message.role == "assistant":
+      if before == "assistant":
+        raise errors.InputError(
+          f"{at}: two assistant messages in a row; make them one, or give what"
+          " is between them"
+        )
+      if not message.text.strip() and not message.calls:
+        raise errors.InputError(
+          f"{at}: an empty turn, without a text and a tool call; take it out"
+        )
+      open_calls = list(message.calls)
+      ids = [x.id for x in open_calls if x.id is not None]
+      if len(ids) != len(set(ids)):
+        raise errors.InputError(
+          f"{at}: two tool calls have one id; give each its own"
+        )
+    before = message.role
+
+
+def _answered(
+  message: schema.Message, open_calls: Sequence[schema.Call], at: str
+) -> schema.Call:
+  """Returns the call that a tool's message answers."""
+  if not open_calls:
+    raise errors.InputError(
+      f"{at}: a tool's result without a tool call before it; take it out, or"
+      " give the call"
+    )
+  for call in open_calls:
+    if message.answers is None or call.id in (None, message.answers):
+      return call
+  ids = ", ".join(reprlib.repr(x.id) for x in open_calls)
+  raise errors.InputError(
+    f"{at}: tool_call_id is {reprlib.repr(message.answers)}, but the calls"
+    f" without a result are {ids}; give the id of one"
+  )
+
+
+def _a(noun: str) -> str:
+  return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"

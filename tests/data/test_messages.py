@@ -1,0 +1,176 @@
+"""Conversations become trajectories, whose steps are the assistant's turns."""
+
+import dataclasses
+
+import pytest
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.data import messages
+from prm_jax.data import segmenters
+from prm_jax.data.formats import jsonl
+
+USER = dict(role="user", content="How many orders are open?")
+CALL = dict(
+  role="assistant",
+  content="I look.",
+  tool_calls=[
+    dict(
+      id="a",
+      type="function",
+      function=dict(name="sql", arguments='{"query": "SELECT 1"}'),
+    )
+  ],
+)
+RESULT = dict(role="tool", tool_call_id="a", content="1")
+ANSWER = dict(role="assistant", content="One.\n\nIt is open.")
+WHOLE = (USER, CALL, RESULT, ANSWER)
+
+
+def _call(**changes):
+  (call,) = CALL["tool_calls"]
+  return CALL | dict(tool_calls=[call | changes])
+
+
+def test_a_step_is_a_turn_with_its_calls_and_the_problem_what_users_say_before():
+  first = dict(role="system", content="Be brief.")
+  trajectory = messages.trajectory([first, USER, *WHOLE], labels=(1.0, 0.0))
+  assert trajectory.problem == "\n\n".join([USER["content"]] * 2)
+  assert trajectory.steps == (
+    'I look.\nsql({"query": "SELECT 1"})',
+    ANSWER["content"],
+  )
+
+
+@pytest.mark.parametrize(
+  "changes", [{}, dict(content=None), dict(content=[dict(text="One.")])]
+)
+def test_openais_and_hugging_faces_arguments_are_the_same_call(changes):
+  (call,) = CALL["tool_calls"]
+  objects = call["function"] | dict(arguments=dict(query="SELECT 1"))
+  both = (CALL, _call(function=objects))
+  first, second = (
+    messages.trajectory([USER, x | changes, RESULT, ANSWER]) for x in both
+  )
+  assert first == second
+
+
+def test_records_come_back_as_they_were_with_fields_that_are_not_known():
+  given = [x | dict(seen=[1]) for x in WHOLE]
+  trajectory = messages.trajectory(given, tools=[dict(name="sql")])
+  record = jsonl.record_from_solution(trajectory)
+  assert record["messages"] == given
+  again = jsonl.solution_from_record(record, "x:1")
+  assert again == trajectory
+  del record["steps"], record["problem"]
+  assert jsonl.solution_from_record(record, "x:1") == trajectory
+
+
+def test_a_message_without_a_record_is_written_in_hugging_faces_form():
+  made = [
+    dataclasses.replace(x, record={})
+    for x in messages.trajectory(WHOLE).messages
+  ]
+  records = [messages.record_of(x) for x in made]
+  (call,) = records[1]["tool_calls"]
+  assert call["function"]["arguments"] == dict(query="SELECT 1")
+  assert messages.read(records, "x") == tuple(made)
+
+
+def test_turns_cut_into_steps_are_of_their_turns_and_begin_with_whole_ones():
+  cut = messages.cut(messages.trajectory(WHOLE), segmenters.PARAGRAPH)
+  assert cut.steps == (
+    'I look.\nsql({"query": "SELECT 1"})',
+    "One.",
+    "It is open.",
+  )
+  assert schema.turns_of(cut) == (0, 1, 1)
+  begun = schema.first_steps(cut, 1)
+  assert begun.steps == cut.steps[:1] and len(begun.messages) == 2
+  assert schema.first_steps(cut, 0).messages == cut.messages[:1]
+  with pytest.raises(errors.InputError, match="end within a turn"):
+    schema.first_steps(cut, 2)
+  record = jsonl.record_from_solution(cut)
+  assert jsonl.solution_from_record(record, "x:1") == cut
+
+
+def test_steps_that_are_not_the_turns_are_refused():
+  trajectory = messages.trajectory(WHOLE)
+  for changes in (
+    dict(steps=trajectory.steps[:1]),
+    dict(messages=trajectory.messages[:1]),
+    dict(messages=WHOLE),
+  ):
+    with pytest.raises(errors.InputError, match=r"prm_jax\.trajectory"):
+      dataclasses.replace(trajectory, **changes)
+
+
+BAD = {
+  "an unanswered call": ([USER, CALL, ANSWER], "'sql' before it has no result"),
+  "a call that a user follows": ([USER, CALL, USER], "has no result"),
+  "two turns in a row": ([USER, ANSWER, ANSWER], "two assistant messages"),
+  "an empty turn": ([USER, ANSWER | dict(content=" ")], "an empty turn"),
+  "no content": ([USER, dict(role="assistant")], "an empty turn"),
+  "arguments that are a list": (
+    [USER, _call(function=dict(name="sql", arguments=[1]))],
+    r"messages\[1\]: tool_calls\[0\]: arguments is \[1\]",
+  ),
+  "arguments that aren't JSON": (
+    [USER, _call(function=dict(name="sql", arguments="{query: 1}"))],
+    "isn't the JSON of an object",
+  ),
+  "arguments of two values": (
+    [USER, _call(function=dict(name="sql", arguments='{"a": 1, "a": 2}'))],
+    "isn't the JSON of an object",
+  ),
+  "a call without a name": (
+    [USER, _call(function=dict(arguments={}))],
+    "has a name and arguments",
+  ),
+  "a name with a quote": (
+    [USER, _call(function=dict(name='a"b', arguments={}))],
+    "characters that JSON",
+  ),
+  "a result without a call": ([USER, RESULT], "without a tool call before"),
+  "a result of another call": (
+    [USER, CALL, RESULT | dict(tool_call_id="b")],
+    "without a result are 'a'",
+  ),
+  "a result twice": (
+    [USER, CALL, RESULT, RESULT],
+    "without a tool call before",
+  ),
+  "an id twice": (
+    [USER, CALL | dict(tool_calls=CALL["tool_calls"] * 2)],
+    "two tool calls have one id",
+  ),
+  "another role": ([dict(role="human", content="x")], "role is 'human'"),
+  "a picture": (
+    [USER | dict(content=[dict(type="image_url", image_url="x")])],
+    r"content\[0\] is .*; expected a text",
+  ),
+  "a text": ("hello", "give a list of objects"),
+  "texts": (["hello"], r"messages\[0\] is 'hello'"),
+  "a user's call": (
+    [USER | dict(tool_calls=CALL["tool_calls"])],
+    "in an assistant's message",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_conversation_that_makes_no_sense_is_refused_in_one_line(name):
+  given, reason = BAD[name]
+  with pytest.raises(errors.InputError, match=reason) as caught:
+    messages.read(given, "solution 't1'")
+  assert str(caught.value).startswith("solution 't1': ")
+  assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_labels_of_whole_turns_stay_with_whole_turns():
+  labelled = messages.trajectory(WHOLE, labels=(1.0, None))
+  with pytest.raises(errors.InputError, match="labels are of whole turns"):
+    messages.cut(labelled, segmenters.PARAGRAPH)
+  plain = schema.Solution("0", "p", ("s",))
+  with pytest.raises(errors.InputError, match="no trajectory of whole turns"):
+    messages.cut(plain, segmenters.PARAGRAPH)
