@@ -195,11 +195,24 @@ class EncodedSolution:
     step_end: Where each step's score is read, int32 [num_steps]. num_steps is
       less than the solution's if its last steps were cut off.
     prompt_tokens: The number of ids before the first step.
+    turns: Of a trajectory, the ids of each turn, as (first, one after last).
   """
 
   tokens: np.ndarray
   step_end: np.ndarray
   prompt_tokens: int
+  turns: tuple[tokenizer_lib.Span, ...] | None = None
+
+  @property
+  def own(self) -> np.ndarray:
+    """Which ids are the model's and no context, bool [T]."""
+    places = np.arange(len(self.tokens))
+    if self.turns is None:
+      return places >= self.prompt_tokens
+    is_own = np.zeros(len(places), bool)
+    for first, end in self.turns:
+      is_own[first:end] = True
+    return is_own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,9 +303,12 @@ def encode_solution(
 ) -> EncodedSolution | None:
   """Returns the result of `encode`; an error names the solution.
 
-  A policy's template encodes the solution's raw_text where that is known.
+  A policy's template encodes the solution's raw_text where that is known, and
+  alone reads a conversation.
   """
   try:
+    if solution.messages is not None:
+      _check_reads_conversations(encoding_config)
     if encoding_config.template is not None:
       return _template_encode(solution, tokenizer, encoding_config, end)
     return encode(
@@ -300,6 +316,17 @@ def encode_solution(
     )
   except errors.InputError as e:
     raise errors.InputError(f"solution {solution.id!r}: {e}") from None
+
+
+def _check_reads_conversations(encoding_config: EncodingConfig) -> None:
+  """Refuses a conversation for a model that reads a problem and steps."""
+  template = encoding_config.template
+  if not isinstance(template, policy_templates.PolicyTemplate):
+    raise errors.InputError(
+      "is a conversation, and this model reads a problem and its steps; use a"
+      " model that was imported with its chat template (`role=policy`), or was"
+      " trained from one with encoding.template='policy'"
+    )
 
 
 def _most_tokens(encoding_config: EncodingConfig) -> float:
@@ -332,10 +359,14 @@ def _template_encode(
   template = encoding_config.template
   assert not isinstance(template, str), "with_template comes first"
   assert template is not None
-  num_steps = len(solution.steps)
+  is_conversation = solution.messages is not None
+  first = schema.first_turns if is_conversation else schema.first_steps
+  # A conversation begins with whole turns.
+  own = {*schema.turns_of(solution)} if is_conversation else solution.steps
+  num_steps = len(own)
 
   def first_steps(num: int, end: bool = False) -> EncodedSolution:
-    begun = solution if num == num_steps else schema.first_steps(solution, num)
+    begun = solution if num == num_steps else first(solution, num)
     return EncodedSolution(*_write(template, begun, tokenizer, end=end))
 
   encoded = first_steps(num_steps, end)
@@ -515,9 +546,12 @@ def orm_examples(
       continue
     example = untargeted(encoded, group_of(solution), solution.problem)
     last = int(encoded.step_end[-1])
-    first = last if target == "last_step" else encoded.prompt_tokens
-    example.labels[first : last + 1] = float(solution.outcome)
-    example.weights[first : last + 1] = 1.0 / (last + 1 - first)
+    places = np.arange(len(example))
+    is_last = places == last
+    is_own = encoded.own & (places <= last)
+    learned = is_last if target == "last_step" else is_own
+    example.labels[learned] = float(solution.outcome)
+    example.weights[learned] = 1.0 / learned.sum()
     counts["targets"] += 1
     examples.append(example)
   return examples, counts
@@ -552,8 +586,8 @@ def sft_examples(
     solutions, tokenizer, encoding_config, counts, end=True
   ):
     example = untargeted(encoded, group_of(solution), solution.problem)
-    example.weights[encoded.prompt_tokens :] = 1
-    counts["targets"] += len(example) - encoded.prompt_tokens
+    example.weights[encoded.own] = 1
+    counts["targets"] += int(encoded.own.sum())
     examples.append(example)
   return examples, counts
 

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from prm_jax import errors
+from prm_jax.data import conversation_templates
 from prm_jax.data import few_shot
 from prm_jax.data import segmenters
 from prm_jax.data import templates
@@ -58,6 +59,8 @@ class PolicyTemplate:
       the last token of which its last step is read. If these are a cut alone,
       it is read at the solution's last token; if (), every step is read at its
       own.
+    conversation: How the model reads whole conversations, or None.
+    no_conversation: Why it reads none, for messages.
     refuses: For an outcome reward model, texts that its chat template doesn't
       write as they are, such as the end of a model's reasoning. No problem or
       solution may hold one.
@@ -78,6 +81,11 @@ class PolicyTemplate:
   closing: tuple[templates.TemplatePart, ...] = ()
   one_text: bool = False
   refuses: tuple[str, ...] = ()
+  # Two templates that differ in it alone are seldom met, and it is long.
+  conversation: conversation_templates.ConversationTemplate | None = (
+    dataclasses.field(default=None, hash=False)
+  )
+  no_conversation: str = "it wasn't imported with its chat template"
 
   def __post_init__(self):
     kinds = [kind for kind, _ in self.opening]
@@ -138,6 +146,10 @@ def from_record(record: Mapping[str, Any]) -> PolicyTemplate:
   ).items():
     if name in fields:
       _checked(fields[name], kind)
+  if fields.get("conversation") is not None:
+    fields["conversation"] = conversation_templates.from_record(
+      fields["conversation"]
+    )
   if "segmenter" in fields:
     fields["segmenter"] = segmenters.from_record(fields["segmenter"])
   return PolicyTemplate(**fields)

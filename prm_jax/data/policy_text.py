@@ -19,6 +19,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import conversation_templates
 from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
 from prm_jax.data import solution_texts
@@ -214,7 +215,8 @@ def encode(
   template is of one text, at the last token that begins before its end. A whole
   text that was sampled has the ids that it was sampled as, unless the template
   is of one text. If the template has a closing, the last step is read
-  at the closing's last token.
+  at the closing's last token. A turn of a conversation is read at the token that
+  ends it, which is there always.
 
   Args:
     template: The policy's template.
@@ -227,6 +229,8 @@ def encode(
       read a step at: one of its own, after the step before. Or the problem or
       the text holds what the template refuses.
   """
+  if solution.messages is not None:
+    return _encode_conversation(template, solution, tokenizer)
   text = solution_texts.whole(solution, template.separator)
   policy_templates.check_texts(template, solution.problem, text)
   if template.one_text:
@@ -245,6 +249,21 @@ def encode(
   tokens = np.concatenate([before, np.asarray(ids, np.int32)])
   step_end = np.asarray(reads, np.int32) + len(before)
   return templates.Written(tokens, step_end, len(before))
+
+
+def _encode_conversation(
+  template: PolicyTemplate,
+  trajectory: schema.Solution,
+  tokenizer: tokenizer_lib.Tokenizer,
+) -> templates.Written:
+  if template.conversation is None:
+    raise errors.InputError(
+      f"is a conversation, and the model with template {template.name!r} reads"
+      f" none: {template.no_conversation}"
+    )
+  return conversation_templates.encode(
+    template.conversation, template.name, trajectory, tokenizer
+  )
 
 
 def _as_sampled(

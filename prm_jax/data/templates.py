@@ -83,11 +83,19 @@ def from_record(record: Mapping[str, Any]) -> PromptTemplate:
 
 
 class Written(NamedTuple):
-  """Ids, the index of each step's score, and the number of ids before steps."""
+  """What is written for a solution.
+
+  Args:
+    tokens: The ids.
+    step_end: The index of each step's score.
+    prompt_tokens: The number of ids before the first step.
+    turns: Of a trajectory, the ids of each turn, as (first, one after last).
+  """
 
   tokens: np.ndarray
   step_end: np.ndarray
   prompt_tokens: int
+  turns: tuple[tokenizer_lib.Span, ...] | None = None
 
 
 def write(

@@ -142,6 +142,8 @@ def replies_to(job: Mapping[str, Any]) -> dict[str, Any]:
         replies.append(dict(text=text))
       except jinja2.exceptions.TemplateError as e:
         replies.append(dict(error=str(e)))
+      except (TypeError, KeyError, AttributeError) as e:  # of these variables
+        replies.append(dict(error=f"{type(e).__name__}: {e}"))
   except MemoryError:
     raise
   except Exception as e:  # a template raises whatever it likes

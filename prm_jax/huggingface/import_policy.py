@@ -11,6 +11,7 @@ from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import chat_templates
+from prm_jax.huggingface import conversations
 from prm_jax.huggingface import generation_config
 from prm_jax.huggingface import token_names
 from prm_jax.runtime import checks
@@ -157,6 +158,14 @@ def _template(
   if name == AUTO and is_chat:
     template = chat_templates.policy_template(
       folder, tokenizer, system=options.system, thinking=options.thinking
+    )
+    learned = conversations.of_folder(
+      folder, tokenizer, template.ends[0], options.thinking
+    )
+    template = dataclasses.replace(
+      template,
+      conversation=learned.template,
+      no_conversation=learned.reason,
     )
     return policy_templates.with_ends(template, ends)
   if not ends and not is_chat:

@@ -483,7 +483,7 @@ def _example(
   An implicit PRM sums over the tokens of steps.
   """
   example = encoding.untargeted(encoded, problem)
-  example.weights[encoded.prompt_tokens :] = 1
+  example.weights[encoded.own] = 1
   return example
 
 

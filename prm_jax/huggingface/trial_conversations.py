@@ -1,0 +1,211 @@
+"""Conversations with which a chat template is tried.
+
+Of marks, texts that no template holds, so that it shows what is written around
+them; and with texts as people, models and tools write them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import itertools
+import random
+from typing import Any, NamedTuple
+
+from prm_jax import schema
+from prm_jax.data import trial_texts
+
+Message = schema.Message
+
+# What may follow what: a user, a turn (of text, a call, both, two calls), a
+# tool's result; t is the first of two results.
+_AFTER = dict(U="ACBD", A="U", C="T", B="T", D="t", t="T", T="ACBDU")
+_LONGEST = 4
+_LONGER = (
+  *("UAUCTA", "UCTAU", "UCTCTA", "UBTAUBTA", "UDtTAUA", "UAUAUA"),
+  *("AUA", "AUCTA", "UUA"),
+)
+_VALUES: tuple[Any, ...] = (
+  7,
+  -0.5,
+  None,
+  True,
+  [1, "a"],
+  {"b": []},
+  'say "x"\n\\n',
+  "\u00e9\U0001f600",
+)
+
+
+class Conversation(NamedTuple):
+  """A conversation with which a chat template is tried."""
+
+  messages: tuple[Message, ...]
+  tools: tuple[Mapping[str, Any], ...] = ()
+
+
+def of_marks(
+  kinds: str, *, system: bool = False, thinks: bool = False, tools: bool = False
+) -> Conversation:
+  """Returns a conversation whose texts are marks; see _AFTER for `kinds`."""
+  messages = [Message("system", "Zq9s0qZ")] if system else []
+  for i, kind in enumerate(kinds):
+    if kind == "U":
+      messages.append(Message("user", f"Zq{i}u0qZ"))
+    elif kind in "tT":
+      # Not the call's own id, so that each is found; Mistral's have nine letters.
+      messages.append(Message("tool", f"Zq{i}r0qZ", answers=f"Zq{i}d000qZ"))
+    else:
+      num_calls = dict(A=0, C=1, B=1, D=2)[kind]
+      messages.append(
+        Message(
+          "assistant",
+          f"Zq{i}a0qZ" if kind in "AB" else "",
+          thinking=f"Zq{i}h0qZ" if thinks else None,
+          calls=tuple(
+            schema.Call(
+              f"Zq{i}n{j}qZ",
+              {f"Zq{i}k{j}qZ": f"Zq{i}v{j}qZ"},
+              f"Zq{i}c{j}00qZ",
+            )
+            for j in range(num_calls)
+          ),
+        )
+      )
+  return Conversation(tuple(messages), tuple(map(_tool, "01")) if tools else ())
+
+
+def _tool(name: str) -> dict[str, Any]:
+  fields = dict(
+    name=f"Zqt{name}qZ",
+    description=f'Zqd{name}"qZ',
+    parameters=dict(
+      type="object", properties={"x": dict(type="string")}, required=["x"]
+    ),
+  )
+  return dict(type="function", function=fields)
+
+
+def _kinds() -> Iterator[str]:
+  """Yields what the conversations are made of, each with a turn."""
+  level = ["U"]
+  for _ in range(_LONGEST - 1):
+    level = [x + y for x in level for y in _AFTER[x[-1]]]
+    yield from level
+  yield from _LONGER
+
+
+def marked() -> list[Conversation]:
+  """Returns the conversations from which the template is learned."""
+  found = []
+  for kinds, thinks, tools in itertools.product(
+    _kinds(), (False, True), (False, True)
+  ):
+    found.append(of_marks(kinds, thinks=thinks, tools=tools))
+    if len(kinds) < 4:
+      found.append(of_marks(kinds, thinks=thinks, tools=tools, system=True))
+  return found
+
+
+def with_text(conversation: Conversation, mark: str, form: str) -> Conversation:
+  """Returns a conversation with another text in place of a mark."""
+  text = form.format(mark)
+
+  def changed(message: Message) -> Message:
+    return dataclasses.replace(
+      message,
+      text=text if message.text == mark else message.text,
+      thinking=text if message.thinking == mark else message.thinking,
+    )
+
+  return conversation._replace(
+    messages=tuple(map(changed, conversation.messages))
+  )
+
+
+def with_blocks(opening: str, closing: str) -> list[Conversation]:
+  """Returns conversations with a turn whose text begins with a block."""
+  user = Message("user", "Zq0u0qZ")
+  block = f"{opening}\nZq1h0qZ\n{closing}\n\nZq1a0qZ"
+  begun = (user, Message("assistant", block))
+  more = (user, Message("assistant", "Zq3a0qZ"))
+  return [Conversation(begun), Conversation((*begun, *more))]
+
+
+def around(texts: Mapping[str, str]) -> list[Conversation]:
+  """Returns conversations that hold the texts of all kinds of slots."""
+  call = schema.Call("f", {}, "Zq1c000qZ")
+  user = Message("user", texts["user"])
+  answer = Message("assistant", texts["assistant"])
+  thought = dataclasses.replace(answer, thinking=texts["thinking"])
+  turns = [
+    Message("assistant", remark, calls=(call,))
+    for remark in ("", texts["remark"])
+  ]
+  result = Message("tool", texts["result"], answers=call.id)
+  found = [
+    (user, answer, user, answer),
+    (Message("system", texts["system"]), user, answer),
+    (user, thought),
+    *((user, turn, result, answer) for turn in turns),
+  ]
+  return list(map(Conversation, found))
+
+
+def trials(num: int) -> Iterator[Conversation]:
+  """Yields conversations with texts as people and tools write them.
+
+  Args:
+    num: How many; they are the same every time.
+  """
+  random_ = random.Random(0)
+  texts = [x for x in (*trial_texts.PROBLEMS[:-1], *trial_texts.SOLUTIONS) if x]
+  texts += ["a", "", *trial_texts.IN_SPACE, '{"rows": [[1, "x"]]}']
+  for _ in range(num):
+    kinds = "U"
+    while len(kinds) < random_.randint(2, 9):
+      kinds += random_.choice(_AFTER[kinds[-1]])
+    made = of_marks(
+      kinds,
+      system=random_.random() < 0.3,
+      thinks=False,
+      tools=random_.random() < 0.5,
+    )
+    share = random_.choice((0, 0, 0.7))
+    messages = tuple(_trial(x, texts, share, random_) for x in made.messages)
+    tools = tuple(_trial_tool(x, random_) for x in made.tools)
+    tools = tools[: random_.randint(1, 2)]
+    yield Conversation(messages, tools)
+
+
+def _trial(
+  message: Message, texts: Sequence[str], share: float, random_: random.Random
+) -> Message:
+  """Returns a message that says something else; a share of turns think."""
+  text = random_.choice(texts)
+  if message.role != "assistant":
+    return dataclasses.replace(message, text=text)
+  text = text if text.strip() else "b"
+  thinks = random_.random() < share
+  return dataclasses.replace(
+    message,
+    text=text if message.text else "",
+    thinking=random_.choice(texts).strip() or "c" if thinks else None,
+    calls=tuple(_trial_call(x, random_) for x in message.calls),
+  )
+
+
+def _trial_call(call: schema.Call, random_: random.Random) -> schema.Call:
+  values = random_.sample(_VALUES, random_.randint(0, 3))
+  arguments = {f"x{i}": value for i, value in enumerate(values)}
+  return dataclasses.replace(call, name="look_up", arguments=arguments)
+
+
+def _trial_tool(
+  tool: Mapping[str, Any], random_: random.Random
+) -> Mapping[str, Any]:
+  function = dict(tool["function"])
+  function["description"] = random_.choice(
+    ("Looks up a row.", 'Looks up "x" & y,\nor \u00e9.', "")
+  )
+  return dict(tool, function=function)
