@@ -25,7 +25,11 @@ LLAMA = (
   *("<|end_header_id|>", "<|eom_id|>", "<|eot_id|>"),
 )
 LLAMA2 = ("<unk>", "<s>", "</s>")
-MISTRAL = ("<unk>", "<s>", "</s>", "[INST]", "[/INST]")
+MISTRAL = (
+  *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]"),
+  *("[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
+  *("[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+)
 GEMMA = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
 THINK = ("<think>", "</think>")
 
@@ -276,3 +280,108 @@ def write(folder, family: str, chat: str | None = None, **generation):
     path = folder / "generation_config.json"
     path.write_text(json.dumps(generation))
   return folder
+
+
+# --- Chat templates with tools -------------------------------------------------
+
+# As those of Qwen write them: tools in the system turn, results of one turn in
+# one user's.
+QWEN_TOOLS = (
+  "{%- if tools %}{{- '<|im_start|>system\\n' }}"
+  "{%- if messages[0].role == 'system' %}"
+  "{{- messages[0].content ~ '\\n\\n' }}{% endif %}"
+  "{{- '# Tools in <tools></tools>:\\n<tools>' }}"
+  "{%- for tool in tools %}{{- '\\n' ~ tool | tojson }}{% endfor %}"
+  "{{- '\\n</tools><|im_end|>\\n' }}"
+  "{%- elif messages[0].role == 'system' %}"
+  "{{- '<|im_start|>system\\n' ~ messages[0].content ~ '<|im_end|>\\n' }}"
+  "{%- endif %}"
+  "{%- for m in messages %}"
+  "{%- if m.role == 'assistant' %}{{- '<|im_start|>assistant' }}"
+  "{%- if m.content %}{{- '\\n' ~ m.content }}{% endif %}"
+  "{%- for call in m.tool_calls or [] %}"
+  '{{- \'\\n<tool_call>\\n{"name": "\' ~ call.function.name }}'
+  '{{- \'", "arguments": \' ~ call.function.arguments | tojson }}'
+  "{{- '}\\n</tool_call>' }}{% endfor %}{{- '<|im_end|>\\n' }}"
+  "{%- elif m.role == 'tool' %}"
+  "{%- if messages[loop.index0 - 1].role != 'tool' %}"
+  "{{- '<|im_start|>user' }}{% endif %}"
+  "{{- '\\n<tool_response>\\n' ~ m.content ~ '\\n</tool_response>' }}"
+  "{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}"
+  "{{- '<|im_end|>\\n' }}{% endif %}"
+  "{%- elif m.role == 'user' %}"
+  "{{- '<|im_start|>user\\n' ~ m.content ~ '<|im_end|>\\n' }}{% endif %}"
+  "{%- endfor %}"
+  "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% endif %}"
+)
+# As Qwen3's: thoughts stay after the last user's message alone.
+QWEN_THINKS = QWEN_TOOLS.replace(
+  "{%- for m in messages %}",
+  "{%- set ns = namespace(last=0) %}{%- for m in messages %}"
+  "{%- if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}"
+  "{%- endfor %}{%- for m in messages %}",
+).replace(
+  "{%- if m.content %}{{- '\\n' ~ m.content }}{% endif %}",
+  "{%- set parts = m.content.split('</think>') %}"
+  "{%- set thought = m.reasoning_content or"
+  " (parts[0].split('<think>')[-1] if parts | length > 1) %}"
+  "{%- if thought and loop.index0 > ns.last %}"
+  "{{- '\\n<think>\\n' ~ thought.strip('\\n') ~ '\\n</think>\\n' }}{% endif %}"
+  "{{- '\\n' ~ parts[-1].lstrip('\\n') if parts[-1] }}",
+)
+# As Llama 3.1's: one call at a time without a text beside it, results in JSON.
+LLAMA_TOOLS = (
+  "{{- bos_token }}{{- '<|start_header_id|>system<|end_header_id|>\\n\\n' }}"
+  "{%- if tools %}{{- 'Environment: ipython\\n' }}{% endif %}"
+  "{%- set turns = messages %}"
+  "{%- if messages[0].role == 'system' %}{% set turns = messages[1:] %}"
+  "{{- messages[0].content | trim }}{% endif %}{{- '<|eot_id|>' }}"
+  "{%- for m in turns %}"
+  "{%- set role = 'ipython' if m.role == 'tool' else m.role %}"
+  "{%- if tools and loop.first %}{% set role = 'user' %}{% endif %}"
+  "{{- '<|start_header_id|>' ~ role ~ '<|end_header_id|>\\n\\n' }}"
+  "{%- if tools and loop.first %}"
+  "{%- for tool in tools %}{{- tool | tojson(indent=4) ~ '\\n\\n' }}{% endfor %}"
+  "{%- endif %}"
+  "{%- if m.tool_calls %}{%- if m.tool_calls | length > 1 %}"
+  "{{- raise_exception('one call at a time') }}{% endif %}"
+  "{%- set call = m.tool_calls[0].function %}"
+  '{{- \'{"name": "\' ~ call.name ~ \'", "parameters": \' }}'
+  "{{- call.arguments | tojson ~ '}' }}"
+  "{%- elif m.role == 'tool' %}{{- m.content | tojson }}"
+  "{%- else %}{{- m.content | trim }}{% endif %}{{- '<|eot_id|>' }}{% endfor %}"
+  "{%- if add_generation_prompt %}"
+  "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
+)
+# As Mistral's: tools before the last user's message, found by its text; ids.
+MISTRAL_TOOLS = (
+  "{{- bos_token }}{%- set last = messages | selectattr('role', 'equalto',"
+  " 'user') | list | last %}"
+  "{%- for m in messages %}{%- if m.role == 'user' %}"
+  "{%- if tools and m == last %}{{- '[AVAILABLE_TOOLS] [' }}"
+  "{%- for tool in tools %}"
+  '{{- \'{"type": "function", "function": {\' }}'
+  "{%- for key, value in tool.function.items() %}"
+  "{{- '\"' ~ key ~ '\": ' ~ ('\"' ~ value ~ '\"' if value is string"
+  " else value | tojson) ~ (', ' if not loop.last else '') }}{% endfor %}"
+  "{{- '}}' ~ (', ' if not loop.last else ']') }}{% endfor %}"
+  "{{- '[/AVAILABLE_TOOLS]' }}{% endif %}"
+  "{{- '[INST] ' ~ m.content ~ '[/INST]' }}"
+  "{%- elif m.tool_calls %}{{- '[TOOL_CALLS] [' }}"
+  "{%- for call in m.tool_calls %}"
+  "{%- if call.id | length != 9 %}{{- raise_exception('nine letters') }}"
+  '{%- endif %}{{- (call.function | tojson)[:-1] ~ \', "id": "\' ~ call.id }}'
+  "{{- '\"}' ~ (', ' if not loop.last else '') }}{% endfor %}"
+  "{{- ']' ~ eos_token }}"
+  "{%- elif m.role == 'tool' %}"
+  "{{- '[TOOL_RESULTS] {\"content\": ' ~ m.content }}"
+  "{{- ', \"call_id\": \"' ~ m.tool_call_id ~ '\"}[/TOOL_RESULTS]' }}"
+  "{%- elif m.role == 'assistant' %}{{- ' ' ~ m.content | trim ~ eos_token }}"
+  "{%- else %}{{- raise_exception('no such role') }}{% endif %}{% endfor %}"
+)
+TOOLS = dict(
+  qwen2_5=QWEN_TOOLS,
+  qwen3=QWEN_THINKS,
+  llama3_1=LLAMA_TOOLS,
+  mistral=MISTRAL_TOOLS,
+)
