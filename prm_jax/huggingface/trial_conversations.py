@@ -172,10 +172,23 @@ def trials(num: int) -> Iterator[Conversation]:
       tools=random_.random() < 0.5,
     )
     share = random_.choice((0, 0, 0.7))
-    messages = tuple(_trial(x, texts, share, random_) for x in made.messages)
+    messages = tuple(
+      _trial(x, texts, share, random_) for x in _answered(made.messages)
+    )
     tools = tuple(_trial_tool(x, random_) for x in made.tools)
     tools = tools[: random_.randint(1, 2)]
     yield Conversation(messages, tools)
+
+
+def _answered(messages: Sequence[Message]) -> Iterator[Message]:
+  """Yields messages whose results have the ids of the calls before them."""
+  ids: list[str | None] = []
+  for message in messages:
+    ids += [call.id for call in message.calls]
+    is_result = message.role == "tool"
+    yield (
+      dataclasses.replace(message, answers=ids.pop(0)) if is_result else message
+    )
 
 
 def _trial(

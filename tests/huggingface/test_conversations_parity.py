@@ -1,0 +1,81 @@
+"""A conversation has the ids of transformers' apply_chat_template.
+
+The chat templates are the published ones that TRL's package holds, and Mistral's
+in a form of our own; the tokenizers are tiny ones of the families' kinds, so this
+is about what is written, not about published vocabularies (tests/real has
+those). Needs the extra `bench`.
+"""
+
+import importlib.util
+import pathlib
+
+import policy_folders
+import pytest
+
+from prm_jax import errors
+from prm_jax.data import encoding
+from prm_jax.data import messages
+from prm_jax.huggingface import conversations
+from prm_jax.huggingface import import_policy
+from prm_jax.huggingface import trial_conversations
+
+pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.parity
+
+_TRL = importlib.util.find_spec("trl")
+_TEXTS = pathlib.Path(_TRL.origin).parent / "chat_templates" if _TRL else None
+# A published template -> the family of its tokenizer, and how many of the trials
+# it writes at least.
+PUBLISHED = dict(
+  qwen2_5=("qwen2_5", 150),
+  qwen3=("qwen3", 150),
+  llama3_1=("llama3_1", 50),
+  mistral=("mistral", 40),
+  gemma3=("gemma", 5),
+)
+
+
+def _chat(name):
+  if name == "mistral":
+    return policy_folders.MISTRAL_TOOLS
+  if _TEXTS is None:
+    pytest.skip("needs trl, whose package holds the chat templates")
+  return (_TEXTS / f"{name}.jinja").read_text()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_conversation_has_the_ids_of_transformers(name, tmp_path):
+  family, least = PUBLISHED[name]
+  chat = _chat(name)
+  folder = policy_folders.write(tmp_path / "hf", family, chat)
+  theirs = transformers.PreTrainedTokenizerFast(
+    tokenizer_file=str(folder / "tokenizer.json"),
+    chat_template=chat,
+    **policy_folders.names(family),
+  )
+  tokenizer = policy_folders.tokenizer(family)
+  template = import_policy.read(
+    folder, tokenizer, import_policy.Options()
+  ).template
+  config = encoding.EncodingConfig(template=template, max_tokens=None)
+  num = 0
+  for trial in trial_conversations.trials(200):
+    try:
+      trajectory = messages.trajectory(trial.messages, tools=trial.tools)
+      encoded = encoding.encode_solution(trajectory, tokenizer, config)
+    except errors.InputError:
+      continue
+    records = [
+      conversations._record(x, conversations._Way()) for x in trial.messages
+    ]
+    ids = theirs.apply_chat_template(
+      records,
+      tools=list(trial.tools) or None,
+      tokenize=True,
+      return_dict=False,
+      sanitize_control_tokens=True,
+    )
+    assert encoded.tokens.tolist() == list(ids), trial
+    num += 1
+  assert num >= least, num
