@@ -77,7 +77,7 @@ def prefix(
   begun = schema.first_steps(solution, num_steps)
   text: list[Any] = list(begun.steps)
   if begun.messages is not None:
-    text = [list(map(_said, begun.messages))]
+    text = [list(map(_parts, begun.messages))]
   elif begun.raw_text is not None:
     text = [dict(raw_text=begun.raw_text)]
   whole = json.dumps([solution.problem, *text]).encode()
@@ -102,12 +102,12 @@ def texts(solution: schema.Solution) -> tuple[str, ...]:
   if solution.messages is None:
     return solution.steps
   of_turns: list[str] = []
-  said = []
+  since_turn = []
   for message in solution.messages:
-    said.append(_said(message))
+    since_turn.append(_parts(message))
     if message.role == "assistant":
-      of_turns.append(json.dumps(said))
-      said = []
+      of_turns.append(json.dumps(since_turn))
+      since_turn = []
   turns = schema.turns_of(solution)
   before = (None, *turns)
   return tuple(
@@ -182,7 +182,7 @@ def verdicts_of(
   return verdicts
 
 
-def _said(message: schema.Message) -> list[str | None]:
+def _parts(message: schema.Message) -> list[str | None]:
   return [message.role, message.thinking, message.shown]
 
 
