@@ -1,5 +1,8 @@
 """A turn is right if its query answers the question by what it says."""
 
+import dataclasses
+import json
+
 import pytest
 
 from prm_jax import errors
@@ -81,6 +84,16 @@ def test_a_tie_that_is_broken_otherwise_is_wrong():
   assert _labels(seed, query, last) == (1, 0)
 
 
+def test_each_call_of_a_turn_gets_its_own_result():
+  calls = tuple(
+    schema.Call("sql", dict(query=f"SELECT {i}"), id=f"c{i}") for i in range(3)
+  )
+  played = _played(0, schema.Message("assistant", "", calls=calls))
+  for i, result in enumerate(played.messages[-3:]):
+    assert (result.role, result.answers) == ("tool", f"c{i}")
+    assert json.loads(result.text)["rows"] == [[i]]
+
+
 @pytest.mark.parametrize(
   ("call", "said"),
   [
@@ -121,14 +134,26 @@ def test_an_answer_is_right_if_it_is_equal(stated, is_right):
   assert (judged.labels, judged.outcome) == ((is_right,), is_right)
 
 
-def test_a_trajectory_that_ends_with_a_call_states_nothing():
+def test_only_a_last_turn_without_a_call_states_an_answer():
   task = shop_tasks.task(0)
+  stated = _text(f"Answer: {task.answer}")
   played = _played(0, task.query)
-  assert sql.SQL().answer(played) is None and not sql.SQL().outcome(played)
-  turn = schema.Message(
-    "assistant", f"Answer: {task.answer}", calls=played.messages[2].calls
+  with_call = _played(
+    0, dataclasses.replace(stated, calls=played.messages[2].calls)
   )
-  assert sql.SQL().answer(_played(0, turn)) is None
+  by_user = (
+    *played.messages,
+    _text("Hm."),
+    schema.Message("user", stated.text),
+  )
+  for trajectory in (
+    played,
+    with_call,
+    schema.first_turns(with_call, 1),
+    messages.trajectory(by_user),
+  ):
+    assert sql.SQL().answer(trajectory) is None
+    assert sql.SQL().outcome(trajectory) is False
 
 
 def test_what_is_no_trajectory_of_this_world_is_refused():
