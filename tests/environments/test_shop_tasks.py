@@ -9,7 +9,7 @@ from prm_jax import errors
 from prm_jax.environments import database
 from prm_jax.environments import shop_tasks
 
-SEEDS = range(30)
+SEEDS = range(20)
 
 
 def _tables(content):
