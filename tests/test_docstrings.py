@@ -28,6 +28,7 @@ PUBLIC = (
   *("evaluation.evaluate_best_of_n", "evaluation.evaluate_steps"),
   *("evaluation.evaluate_processbench", "evaluation.evaluate_prmbench"),
   *("data.datasets", "data.formats.jsonl", "data.messages", "client"),
+  *("environments.turns", "environments.sql"),
   *("training.inspection", "huggingface.exchange"),
   "serving.serve",
   *("runtime.doctor", "device_check.check_device", "search.calibrate"),

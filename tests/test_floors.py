@@ -18,9 +18,9 @@ HERE = "prm_jax"
 # (docs/architecture.md). The first are files of the package's root.
 FOLDERS = (
   *(HERE, "errors", "schema", "client", "batch", "voting"),
-  *("runtime", "grading", "data", "jobs", "models", "checkpoints"),
-  *("training", "inference", "labelling", "testbed", "plan", "search"),
-  *("serving", "rl", "evaluation", "huggingface", "device_check"),
+  *("runtime", "grading", "data", "jobs", "environments", "models"),
+  *("checkpoints", "training", "inference", "labelling", "testbed", "plan"),
+  *("search", "serving", "rl", "evaluation", "huggingface", "device_check"),
   *("integrations", "reports", "demo", "trainer", "cli", "api", "__main__"),
 )
 # At the root: what everything else is made of, and what a user meets first.

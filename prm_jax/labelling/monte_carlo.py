@@ -28,7 +28,7 @@ from prm_jax.labelling.prefix_rollouts import Tally
 from prm_jax.runtime import checks
 from prm_jax.runtime import verbs
 
-# A problem's text and its steps so far.
+# A problem's text and the texts of its steps so far.
 Key = tuple[str, ...]
 
 
@@ -245,7 +245,7 @@ def interval(right: int, known: int, confidence: float) -> tuple[float, float]:
 
 
 def _key(solution: schema.Solution, k: int) -> Key:
-  return (solution.problem, *solution.steps[:k])
+  return (solution.problem, *prefix_rollouts.texts(solution)[:k])
 
 
 def _groups(solutions, options) -> list[list[int]]:

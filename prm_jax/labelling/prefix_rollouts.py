@@ -76,7 +76,9 @@ def prefix(
   """
   begun = schema.first_steps(solution, num_steps)
   text: list[Any] = list(begun.steps)
-  if begun.raw_text is not None:
+  if begun.messages is not None:
+    text = [list(map(_parts, begun.messages))]
+  elif begun.raw_text is not None:
     text = [dict(raw_text=begun.raw_text)]
   whole = json.dumps([solution.problem, *text]).encode()
   digest = hashlib.sha256(whole).hexdigest()[:24]
@@ -85,6 +87,32 @@ def prefix(
     id=f"{digest}#{round_number}",
     # A completion's statistics aren't its prefix's.
     extra=plain_extra(solution, *schema.STATISTICS),
+  )
+
+
+def texts(solution: schema.Solution) -> tuple[str, ...]:
+  """Returns a text for each step that tells prefixes apart.
+
+  In a trajectory it has what was said since the turn before, such as a tool's
+  results: equal turns may follow different ones.
+
+  Args:
+    solution: A solution.
+  """
+  if solution.messages is None:
+    return solution.steps
+  of_turns: list[str] = []
+  since_turn = []
+  for message in solution.messages:
+    since_turn.append(_parts(message))
+    if message.role == "assistant":
+      of_turns.append(json.dumps(since_turn))
+      since_turn = []
+  turns = schema.turns_of(solution)
+  before = (None, *turns)
+  return tuple(
+    step if turn == last else of_turns[turn]
+    for step, turn, last in zip(solution.steps, turns, before)
   )
 
 
@@ -152,6 +180,10 @@ def verdicts_of(
   if len(verdicts) != len(solutions):
     raise ValueError(f"{len(verdicts)} verdicts on {len(solutions)} solutions")
   return verdicts
+
+
+def _parts(message: schema.Message) -> list[str | None]:
+  return [message.role, message.thinking, message.shown]
 
 
 def plain_extra(solution: schema.Solution, *others: str) -> dict[str, Any]:

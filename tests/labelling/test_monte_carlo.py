@@ -13,6 +13,7 @@ import pytest
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding
+from prm_jax.data import messages
 from prm_jax.labelling import monte_carlo
 from prm_jax.testbed import arithmetic
 
@@ -619,3 +620,32 @@ def test_one_text_cut_into_other_steps_is_rolled_out_once():
   assert len(asked) == len({*asked}) == 2
   assert [s.labels for s in labelled] == [(1.0,) * 3, (1.0,) * 2]
   assert work["rollouts"] == 4
+
+
+def test_turns_after_different_results_are_rolled_out_apart():
+  def conversation(result):
+    call = dict(id="1", function=dict(name="look", arguments={}))
+    return messages.trajectory(
+      [
+        dict(role="user", content="What is there?"),
+        dict(role="assistant", tool_calls=[call]),
+        dict(role="tool", content=result),
+        dict(role="assistant", content="I see."),
+        dict(role="user", content="And?"),
+        dict(role="assistant", content="A cat."),
+      ]
+    )
+
+  def verify(solutions):
+    return [any("cat" in x.text for x in s.messages) for s in solutions]
+
+  def generate(prefixes, n):
+    return [[p] * n for p in prefixes]
+
+  options = _options(2)
+  labelled, work = monte_carlo.label(
+    [conversation("a dog"), conversation("a cat")], generate, verify, options
+  )
+  assert [s.labels for s in labelled] == [(0, 0, 1), (0, 1, 1)]
+  # The first turn is the same.
+  assert work["distinct_prefixes"] == 3

@@ -3,6 +3,7 @@
 import itertools
 
 from prm_jax import schema
+from prm_jax.data import messages
 from prm_jax.labelling import prefix_rollouts
 
 
@@ -65,3 +66,40 @@ def test_no_prefix_is_no_call():
     [],
     dict(rollouts=0),
   )
+
+
+def _conversation(result, system="You are terse.", **fields):
+  call = dict(id="1", function=dict(name="sql", arguments={}))
+  return messages.trajectory(
+    [
+      dict(role="system", content=system),
+      dict(role="user", content="How many?"),
+      dict(role="assistant", tool_calls=[call], **fields),
+      dict(role="tool", content=result),
+      dict(role="assistant", content="Two."),
+    ]
+  )
+
+
+def test_what_was_said_between_equal_turns_tells_prefixes_apart():
+  one = _conversation("2")
+  others = [
+    _conversation("3"),
+    _conversation("2", system="You are kind."),
+    _conversation("2", reasoning="Let me see."),
+  ]
+  assert all(x.steps == one.steps for x in others)
+
+  def known_of(solution, k):
+    id_ = prefix_rollouts.prefix(solution, k).id
+    return id_, prefix_rollouts.texts(solution)[:k]
+
+  for other, first_that_differs in zip(others, (2, 1, 1)):
+    for k in (1, 2):
+      is_same = known_of(one, k) == known_of(other, k)
+      assert is_same == (k < first_that_differs), (other, k)
+      for a, b in zip(known_of(one, k), known_of(other, k)):
+        assert (a == b) == is_same
+  opening = prefix_rollouts.prefix(one, 0)
+  assert opening.id == prefix_rollouts.prefix(others[0], 0).id
+  assert opening.id != prefix_rollouts.prefix(others[1], 0).id
