@@ -353,20 +353,26 @@ class StepScores:
     judged: Whether the model was trained to judge each step; by default all. A
       PRM whose training ignored the steps after a first error wasn't trained to
       judge the steps after its own first score below THRESHOLD.
+    without_thinking: Of a trajectory, whether the model read a step's turn
+      without what was thought before it, as its chat template leaves it out; by
+      default none.
 
   Raises:
-    InputError: logits, spans or judged aren't one for each score.
+    InputError: logits, spans, judged or without_thinking aren't one for each
+      score.
   """
 
   scores: tuple[float, ...]
   logits: tuple[float, ...] | None = None
   spans: tuple[Span, ...] | None = None
   judged: tuple[bool, ...] = ()
+  without_thinking: tuple[bool, ...] = ()
 
   def __post_init__(self):
-    if not self.judged:
-      object.__setattr__(self, "judged", (True,) * len(self.scores))
-    for name in ("logits", "spans", "judged"):
+    for name, default in (("judged", True), ("without_thinking", False)):
+      if not getattr(self, name):
+        object.__setattr__(self, name, (default,) * len(self.scores))
+    for name in ("logits", "spans", "judged", "without_thinking"):
       values = getattr(self, name)
       if values is not None and len(values) != len(self.scores):
         raise errors.InputError(

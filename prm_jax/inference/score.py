@@ -141,10 +141,13 @@ def fields_of(row: schema.StepScores) -> dict[str, Any]:
 
   Returns:
     step_scores, step_logits (log-odds in nats; None if the scorer has none) and
-    judged (whether the model was trained to judge each step).
+    judged (whether the model was trained to judge each step); and
+    without_thinking if a turn was read so.
   """
+  unread = dict(without_thinking=list(row.without_thinking))
   return dict(
     step_scores=list(row.scores),
     step_logits=None if row.logits is None else list(row.logits),
     judged=list(row.judged),
+    **(unread if any(row.without_thinking) else {}),
   )

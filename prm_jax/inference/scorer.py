@@ -19,6 +19,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
+from prm_jax.data import conversation_templates
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.data import policy_text
@@ -345,6 +346,13 @@ class Scorer:
     Returns:
       The scores, with the solution's spans and which steps are judged.
     """
+    template = codecs.template_of(self.encoding)
+    unread: tuple[bool, ...] = ()
+    if solution.messages is not None and template is not None:
+      assert template.conversation is not None  # it was encoded by it
+      unread = conversation_templates.without_thinking(
+        template.conversation, solution
+      )
     scores = tuple(map(float, row[0]))
     judged = self.judged or programs.KINDS[self.program].judged
     return schema.StepScores(
@@ -352,6 +360,7 @@ class Scorer:
       logits=tuple(map(float, row[1])),
       spans=solution.spans,
       judged=schema.judged_steps(scores, judged),
+      without_thinking=unread,
     )
 
   def _score_padded(

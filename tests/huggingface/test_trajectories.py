@@ -14,6 +14,7 @@ from prm_jax.cli import main
 from prm_jax.data import encoding
 from prm_jax.environments import sql
 from prm_jax.environments import turns
+from prm_jax.inference import score
 from prm_jax.testbed import sql_policy
 
 CONFIG = dict(
@@ -126,6 +127,24 @@ def test_an_orm_of_trajectories_chooses_among_them(
   group = [x for x in trajectories if x.problem == first]
   chosen = prm_jax.best_of_n(group, orm)
   assert chosen in group
+
+
+def test_a_score_says_where_the_model_did_not_read_what_was_thought(prm):
+  said = [
+    dict(role="user", content="1 + 1?"),
+    dict(role="assistant", content="2", reasoning_content="one and one"),
+    dict(role="user", content="2 + 1?"),
+    dict(role="assistant", content="3", reasoning_content="two and one"),
+  ]
+  whole = prm_jax.trajectory(said)
+  (scores,) = prm.score([whole])
+  assert scores.without_thinking == (True, False)
+  assert score.fields_of(scores)["without_thinking"] == [True, False]
+  for message in said[:2]:
+    message.pop("reasoning_content", None)
+  (same,) = prm.score([prm_jax.trajectory(said)])
+  assert same.scores == scores.scores
+  assert "without_thinking" not in score.fields_of(same)
 
 
 def test_a_model_without_conversations_says_so(prm, trajectories):
