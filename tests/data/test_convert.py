@@ -186,7 +186,7 @@ def test_no_file_is_read_and_written_at_once(tmp_path, monkeypatch):
 def test_a_form_that_isnt_one_is_named(tmp_path):
   source = _write(tmp_path / "in.jsonl", _solution())
   with pytest.raises(
-    errors.InputError, match="`to=csv`: expected one of gsm8k"
+    errors.InputError, match="`to=csv`: expected one of agent_process_bench"
   ):
     convert.convert(source, "csv", tmp_path / "out")
 
@@ -367,8 +367,8 @@ def test_what_a_verb_gives_in_memory_is_what_its_command_writes(tmp_path):
 
 def test_what_no_value_of_a_verb_can_be_is_refused_in_python():
   for refused, message in (
-    (lambda: datasets.Convert("csv"), "`to=csv`: expected one of gsm8k"),
-    (lambda: datasets.Split(to="csv"), "`to=csv`: expected one of gsm8k"),
+    (lambda: datasets.Convert("csv"), "`to=csv`: expected one of agent_process_bench"),
+    (lambda: datasets.Split(to="csv"), "`to=csv`: expected one of agent_process_bench"),
     (
       lambda: datasets.Convert("jsonl", after_first_error="bad"),
       "give `neutral` with it",
