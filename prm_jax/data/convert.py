@@ -29,11 +29,13 @@ from prm_jax.runtime import progress
 
 _FIELDS = (
   *("id", "problem", "steps", "labels", "ratings"),
-  *("answer", "outcome", "source"),
+  *("answer", "outcome", "source", "messages", "tools"),
 )
-# These hold people's ratings; the others labels.
+# What a record of a message says beyond the message.
+_RECORDS = "fields_of_messages"
 _WITH_CONTROLS = "prmbench"
-_WITH_RATINGS = ("jsonl", "prm800k")
+# These hold people's ratings; the others labels.
+_WITH_RATINGS = ("prm800k", *formats.OF_TRAJECTORIES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +71,30 @@ def writer(name: str) -> ModuleType:
       f"`to={name}`: expected one of {', '.join(sorted(formats.FORMATS))}"
     )
   return formats.FORMATS[name]
+
+
+def check(solution: schema.Solution, to: str) -> None:
+  """Refuses a solution that a format can't hold.
+
+  Args:
+    solution: The solution.
+    to: The format.
+
+  Raises:
+    InputError: The format's own check refuses it, or it is a trajectory, whose
+      context the format has no place for.
+  """
+  _check_context(solution, to)
+  writer(to).check(solution)
+
+
+def _check_context(solution: schema.Solution, to: str) -> None:
+  if solution.messages is not None and to not in formats.OF_TRAJECTORIES:
+    raise errors.InputError(
+      f"solution {solution.id!r}: a trajectory, and {to} has no place for the"
+      " messages between its steps; write one of"
+      f" {', '.join(formats.OF_TRAJECTORIES)}"
+    )
 
 
 def convert(
@@ -151,10 +177,11 @@ def prepared(
 
   Raises:
     InputError: A solution has ratings, the format labels, and there is no
-      policy.
+      policy; or it is a trajectory, whose context the format can't hold.
   """
-  form = writer(to)
   for solution in solutions:
+    if not skip:
+      _check_context(solution, to)
     if policy is not None:
       solution = with_targets(solution, policy)
     elif solution.ratings is not None and to not in _WITH_RATINGS:
@@ -166,7 +193,7 @@ def prepared(
       solution = filled(solution, policy)
     if skip:
       try:
-        form.check(solution)
+        check(solution, to)
       except errors.InputError as e:
         left_out[_reason(e, solution)] += 1
         continue
@@ -212,10 +239,15 @@ def filled(
   if not end:
     return solution
   known = dict(enumerate(_path_targets(solution, policy)))
+  begun = solution
+  if solution.messages is not None and end < len(solution.steps):
+    begun = schema.first_steps(solution, end)
   return dataclasses.replace(
     solution,
     steps=solution.steps[:end],
+    raw_text=begun.raw_text,
     spans=None if solution.spans is None else solution.spans[:end],
+    messages=begun.messages,
     labels=tuple(
       next(x for x in (label, known.get(i), 1.0) if x is not None)
       for i, label in enumerate(labels[:end])
@@ -316,7 +348,6 @@ def divided(
   Raises:
     InputError: See split.
   """
-  form = writer(to)
   sizes: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
   banned: dict[str, str] = {}
   for solution in progress.through("split", solutions):
@@ -327,7 +358,7 @@ def divided(
       left_out["solutions of problems of the given test sets"] += 1
       continue
     # Before anything is written.
-    form.check(solution)
+    check(solution, to)
     sizes[is_test][key] += 1
   if banned and not skip:
     raise errors.InputError(
@@ -377,7 +408,11 @@ def _changed(
     changed.update(
       name for name, value in a.extra.items() if b.extra.get(name) != value
     )
-  return changed
+    changed[_RECORDS] += any(
+      x.record.keys() - y.record.keys()
+      for x, y in zip(a.messages or (), b.messages or ())
+    )
+  return +changed
 
 
 def texts(

@@ -46,8 +46,9 @@ class Convert(verbs.Verb):
       prm800k.
     neutral: Turn ratings into labels; the value says what PRM800K's rating 0
       becomes: good (label 1), bad (label 0), ignore (no label) or three_way
-      (label 0.5). Needed if the file has ratings and --to is neither jsonl nor
-      prm800k (default: ratings stay ratings).
+      (label 0.5). Needed if the file has ratings and --to is of labels, as all
+      but jsonl, prm800k, chat, atif and agent_process_bench are (default:
+      ratings stay ratings).
     after_first_error: With --neutral, what becomes of the labels after the
       first wrong step: ignore (no label), bad (label 0) or keep (default: they
       are kept).
@@ -103,7 +104,7 @@ class Convert(verbs.Verb):
       *convert.prepared(solutions, self.to, Counter(), **self._options())
     ]
     for solution in ready:
-      convert.writer(self.to).check(solution)
+      convert.check(solution, self.to)
     return ready
 
   def run(self, job: ConvertJob) -> None:

@@ -1,5 +1,6 @@
 """Laws of converting and splitting sets."""
 
+import dataclasses
 import itertools
 import re
 import typing
@@ -13,7 +14,9 @@ from prm_jax.data import convert
 from prm_jax.data import datasets
 from prm_jax.data import decontamination
 from prm_jax.data import encoding
+from prm_jax.data import formats
 from prm_jax.data import inputs
+from prm_jax.data import messages
 from prm_jax.data import sources
 from prm_jax.data.formats import jsonl
 from prm_jax.data.formats import prmbench
@@ -367,8 +370,14 @@ def test_what_a_verb_gives_in_memory_is_what_its_command_writes(tmp_path):
 
 def test_what_no_value_of_a_verb_can_be_is_refused_in_python():
   for refused, message in (
-    (lambda: datasets.Convert("csv"), "`to=csv`: expected one of agent_process_bench"),
-    (lambda: datasets.Split(to="csv"), "`to=csv`: expected one of agent_process_bench"),
+    (
+      lambda: datasets.Convert("csv"),
+      "`to=csv`: expected one of agent_process_bench",
+    ),
+    (
+      lambda: datasets.Split(to="csv"),
+      "`to=csv`: expected one of agent_process_bench",
+    ),
     (
       lambda: datasets.Convert("jsonl", after_first_error="bad"),
       "give `neutral` with it",
@@ -392,3 +401,82 @@ def test_the_words_that_the_options_take_are_those_of_the_encoding():
     (inputs.AfterFirstError, encoding.AFTER_FIRST_ERROR),
   ):
     assert typing.get_args(words) == known
+
+
+# --- Trajectories ------------------------------------------------------------
+
+TRAJECTORY = messages.trajectory(
+  [
+    dict(role="user", content="How many?", name="ann"),
+    dict(
+      role="assistant",
+      content="",
+      tool_calls=[dict(id="c", function=dict(name="sql", arguments={}))],
+    ),
+    dict(role="tool", tool_call_id="c", content="1"),
+    dict(role="assistant", content="One."),
+  ],
+  id="t",
+  labels=(1.0, 0.0),
+)
+PLAIN = sorted({*formats.FORMATS} - {*formats.OF_TRAJECTORIES})
+
+
+@pytest.mark.parametrize("to", PLAIN)
+def test_no_form_of_plain_steps_takes_a_trajectory(to, tmp_path):
+  source = _write(tmp_path / "in.jsonl", TRAJECTORY)
+  output = tmp_path / "out.jsonl"
+  split = (source, to, tmp_path / "train", tmp_path / "test", 0.5)
+  for refused in (
+    lambda: convert.convert(source, to, output),
+    lambda: datasets.Convert(to)([TRAJECTORY]),
+    lambda: convert.split(*split),
+  ):
+    with pytest.raises(errors.InputError, match=f"'t': .*{to} has no place f"):
+      refused()
+  assert not output.exists()
+  done = convert.convert(source, to, output, skip=True)
+  ((reason, count),) = done.left_out.items()
+  assert (done.rows, count) == (0, 1) and f"{to} has no place" in reason
+
+
+def test_what_a_trajectory_loses_in_another_form_is_counted(tmp_path):
+  solutions = (TRAJECTORY, _solution())
+  source = _write(tmp_path / "in.jsonl", *solutions)
+  same = convert.convert(source, "jsonl", tmp_path / "same.jsonl")
+  assert same.changed == {}
+  done = convert.convert(source, "atif", tmp_path / "out", skip=True)
+  # The user's name; and an agent needs a name.
+  assert done.changed == dict(source=1, fields_of_messages=1)
+  assert [*done.left_out] == ["solutions refused: no messages"]
+
+
+def test_messages_and_tools_that_change_are_counted(tmp_path, monkeypatch):
+  source = _write(tmp_path / "in.jsonl", TRAJECTORY)
+  said = [dataclasses.replace(x, record={}) for x in TRAJECTORY.messages]
+  said[0] = dataclasses.replace(said[0], text="Many?")
+  other = dataclasses.replace(TRAJECTORY, messages=said, tools=({},))
+  write = jsonl.write
+  monkeypatch.setattr(
+    jsonl, "write", lambda path, rows: write(path, [other for _ in rows])
+  )
+  done = convert.convert(source, "jsonl", tmp_path / "out.jsonl")
+  assert done.changed == dict(messages=1, tools=1, fields_of_messages=1)
+
+
+@pytest.mark.parametrize("to", formats.OF_TRAJECTORIES)
+def test_ratings_of_turns_stay_ratings(to, tmp_path):
+  rated = dataclasses.replace(TRAJECTORY, labels=None, ratings=(0, -1))
+  output = tmp_path / "out.jsonl"
+  convert.convert(_write(tmp_path / "in.jsonl", rated), to, output)
+  assert _read(to, output)[0].ratings == (0, -1)
+
+
+def test_a_trajectory_is_filled_up_to_its_last_labelled_turn():
+  solution = dataclasses.replace(TRAJECTORY, labels=(0.0, None))
+  found = convert.filled(solution)
+  assert found.steps == TRAJECTORY.steps[:1] and found.labels == (0.0,)
+  assert found.messages == TRAJECTORY.messages[:2]
+  whole = dataclasses.replace(TRAJECTORY, labels=(None, 0.0))
+  assert convert.filled(whole).messages == TRAJECTORY.messages
+  assert convert.filled(whole).labels == (1.0, 0.0)
