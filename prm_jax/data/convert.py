@@ -21,6 +21,8 @@ from prm_jax import schema
 from prm_jax.data import decontamination
 from prm_jax.data import encoding
 from prm_jax.data import formats
+from prm_jax.data import messages
+from prm_jax.data import segmenters
 from prm_jax.data import sources
 from prm_jax.data.formats import prmbench
 from prm_jax.runtime import files
@@ -106,6 +108,7 @@ def convert(
   fill: bool = False,
   skip: bool = False,
   controls: bool = False,
+  segmenter: segmenters.Segmenter | None = None,
 ) -> Converted:
   """Writes the solutions of (format, path) in another format; reads them back.
 
@@ -120,6 +123,8 @@ def convert(
       instead of refused.
     controls: Whether PRMBench's controls follow its rows; see
       prmbench.with_controls.
+    segmenter: Cuts the turns of trajectories, which must be unlabelled; None
+      leaves them whole.
 
   Raises:
     InputError: A row is bad, the format can't hold a solution, or the source
@@ -139,7 +144,11 @@ def convert(
     if controls:
       solutions = prmbench.with_controls(solutions)
     return prepared(
-      solutions, to, left_out, policy=policy, fill=fill, skip=skip
+      *(solutions, to, left_out),
+      policy=policy,
+      fill=fill,
+      skip=skip,
+      segmenter=segmenter,
     )
 
   def counted(left_out: Counter[str]) -> Iterator[schema.Solution]:
@@ -163,6 +172,7 @@ def prepared(
   policy: encoding.LabelPolicy | None = None,
   fill: bool = False,
   skip: bool = False,
+  segmenter: segmenters.Segmenter | None = None,
 ) -> Iterator[schema.Solution]:
   """Yields solutions as a format gets them.
 
@@ -174,6 +184,7 @@ def prepared(
     fill: See convert.
     skip: See convert. Without it only what is no matter of the writer is
       refused.
+    segmenter: See convert.
 
   Raises:
     InputError: A solution has ratings, the format labels, and there is no
@@ -182,6 +193,8 @@ def prepared(
   for solution in solutions:
     if not skip:
       _check_context(solution, to)
+    if segmenter is not None:
+      solution = messages.cut(solution, segmenter)
     if policy is not None:
       solution = with_targets(solution, policy)
     elif solution.ratings is not None and to not in _WITH_RATINGS:

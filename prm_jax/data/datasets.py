@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import pathlib
 import sys
-from typing import Any
+from typing import Any, Literal
 
 from prm_jax import errors
 from prm_jax import schema
@@ -17,6 +17,8 @@ from prm_jax.runtime import outputs
 from prm_jax.runtime import verbs
 
 _logger = logging.getLogger(__name__)
+# segmenters.KINDS without tokens, which needs a tokenizer.
+Segmenter = Literal["paragraph", "line", "sentence", "numbered", "markers"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +57,9 @@ class Convert(verbs.Verb):
     fill: Cut off the steps after a solution's last label, and label earlier
       steps without a label as right.
     skip: Leave out solutions that the new format can't hold, and count them.
+    segmenter: Cut the turns of unlabelled trajectories into steps: paragraph,
+      line, sentence, numbered or markers; only jsonl holds them (default: a
+      turn is a step).
 
   Example:
     prm-jax data convert samples.jsonl --to=stepwise --output=stepwise.jsonl
@@ -65,6 +70,7 @@ class Convert(verbs.Verb):
   after_first_error: inputs.AfterFirstError | None = None
   fill: bool = False
   skip: bool = False
+  segmenter: Segmenter | None = None
 
   def __post_init__(self):
     super().__post_init__()
@@ -79,13 +85,15 @@ class Convert(verbs.Verb):
 
   def _options(self) -> dict[str, Any]:
     from prm_jax.data import encoding
+    from prm_jax.data import segmenters
 
+    cut = None if self.segmenter is None else segmenters.parse(self.segmenter)
     policy = None
     if self.neutral is not None:
       policy = encoding.LabelPolicy(
         self.neutral, self.after_first_error or "keep"
       )
-    return dict(policy=policy, fill=self.fill, skip=self.skip)
+    return dict(policy=policy, fill=self.fill, skip=self.skip, segmenter=cut)
 
   def __call__(
     self, solutions: Iterable[schema.Solution]

@@ -17,6 +17,7 @@ from prm_jax.data import encoding
 from prm_jax.data import formats
 from prm_jax.data import inputs
 from prm_jax.data import messages
+from prm_jax.data import segmenters
 from prm_jax.data import sources
 from prm_jax.data.formats import jsonl
 from prm_jax.data.formats import prmbench
@@ -480,3 +481,28 @@ def test_a_trajectory_is_filled_up_to_its_last_labelled_turn():
   whole = dataclasses.replace(TRAJECTORY, labels=(None, 0.0))
   assert convert.filled(whole).messages == TRAJECTORY.messages
   assert convert.filled(whole).labels == (1.0, 0.0)
+
+
+def test_turns_are_cut_by_a_segmenter_and_only_our_form_holds_them(tmp_path):
+  said = TRAJECTORY.messages[:-1]
+  said += (schema.Message("assistant", "One.\n\nIt is open."),)
+  bare = messages.trajectory(said, id="t")
+  verb = datasets.Convert("jsonl", segmenter="paragraph")
+  (cut,) = verb([bare])
+  assert cut.steps == ("sql({})", "One.", "It is open.")
+  source = inputs.Source(_write(tmp_path / "in.jsonl", bare)[1])
+  verb.run(datasets.ConvertJob(source, tmp_path / "out.jsonl"))
+  assert _read("jsonl", tmp_path / "out.jsonl")[0].steps == cut.steps
+  for to, solution, reason in (
+    ("chat", bare, "its turns are cut into steps"),
+    ("jsonl", TRAJECTORY, "its labels are of whole turns"),
+    ("jsonl", _solution(), "no trajectory of whole turns"),
+  ):
+    with pytest.raises(errors.InputError, match=reason):
+      datasets.Convert(to, segmenter="paragraph")([solution])
+
+
+def test_the_words_of_the_segmenter_are_those_that_need_no_tokenizer():
+  assert {*typing.get_args(datasets.Segmenter)} == {*segmenters.KINDS} - {
+    "tokens"
+  }
