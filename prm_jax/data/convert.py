@@ -7,7 +7,7 @@ the writers of stepwise, which needs all labels first, and of processbench.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import dataclasses
 import itertools
@@ -15,6 +15,7 @@ import pathlib
 import shutil
 import tempfile
 from types import ModuleType
+from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
@@ -419,13 +420,22 @@ def _changed(
     )
     # What the reader of the form adds of its own isn't lost.
     changed.update(
-      name for name, value in a.extra.items() if b.extra.get(name) != value
+      name
+      for name, value in a.extra.items()
+      if not _is_kept(value, b.extra.get(name))
     )
     changed[_RECORDS] += any(
       x.record.keys() - y.record.keys()
       for x, y in zip(a.messages or (), b.messages or ())
     )
   return +changed
+
+
+def _is_kept(value: Any, found: Any) -> bool:
+  """Returns whether a value is found again; an object may have more fields."""
+  if isinstance(value, Mapping) and isinstance(found, Mapping):
+    return {**found, **value} == found
+  return value == found
 
 
 def texts(

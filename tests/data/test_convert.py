@@ -442,12 +442,13 @@ def test_no_form_of_plain_steps_takes_a_trajectory(to, tmp_path):
 
 
 def test_what_a_trajectory_loses_in_another_form_is_counted(tmp_path):
-  solutions = (TRAJECTORY, _solution())
+  kept = dataclasses.replace(TRAJECTORY, extra=dict(fields=dict(split="a")))
+  solutions = (kept, _solution())
   source = _write(tmp_path / "in.jsonl", *solutions)
   same = convert.convert(source, "jsonl", tmp_path / "same.jsonl")
   assert same.changed == {}
   done = convert.convert(source, "atif", tmp_path / "out", skip=True)
-  # The user's name; and an agent needs a name.
+  # The user's name; and an agent needs a name. ATIF's own fields are no loss.
   assert done.changed == dict(source=1, fields_of_messages=1)
   assert [*done.left_out] == ["solutions refused: no messages"]
 
