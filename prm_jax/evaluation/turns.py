@@ -93,15 +93,8 @@ def evaluate(
   truth = [first_error(x) for x in ratings]
   predicted = step_metrics.predicted_first_errors(step_scores, threshold)
   known = np.array([x is not None for x in truth], bool)
-  found = known & np.array([x == y for x, y in zip(predicted, truth)], bool)
-  turns = [
-    (score, rating > 0, i)
-    for i, (own, rated) in enumerate(zip(step_scores, ratings))
-    for score, rating in zip(own, rated)
-    if rating
-  ]
-  scores = np.array([x for x, _, _ in turns], np.float64)
-  correct = np.array([x for _, x, _ in turns], bool)
+  found = np.array([x == y for x, y in zip(predicted, truth)], bool)
+  scores, correct, trajectory = _of_two_kinds(step_scores, ratings)
   share = processbench.resampler(units, num_resamples, seed)
 
   def measured(ratio: Callable[..., Any]) -> dict[str, Any]:
@@ -116,7 +109,7 @@ def evaluate(
   interval["auroc"] = step_metrics.auroc_interval(
     scores,
     correct,
-    step_metrics.numbered(units)[[i for _, _, i in turns]],
+    step_metrics.numbered(units)[trajectory],
     num_resamples,
     seed,
   )
@@ -219,6 +212,23 @@ def _counts(
     hits[rating] = np.array([x.count(rating >= 0) for x in of_rating], np.int64)
     of[rating] = np.array([len(x) for x in of_rating], np.int64)
   return hits, of
+
+
+def _of_two_kinds(
+  step_scores: Sequence[Sequence[float]], ratings: Sequence[Ratings]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns the scores of the turns rated 1 or -1, which is 1, and of whom."""
+  turns = [
+    (score, rating > 0, i)
+    for i, (scores, rated) in enumerate(zip(step_scores, ratings))
+    for score, rating in zip(scores, rated)
+    if rating
+  ]
+  return (
+    np.array([x for x, _, _ in turns], np.float64),
+    np.array([x for _, x, _ in turns], bool),
+    np.array([x for _, _, x in turns], np.int64),
+  )
 
 
 def _ratio(hits: np.ndarray, of: np.ndarray) -> float:

@@ -479,8 +479,10 @@ def test_a_trajectory_is_filled_up_to_its_last_labelled_turn():
   found = convert.filled(solution)
   assert found.steps == TRAJECTORY.steps[:1] and found.labels == (0.0,)
   assert found.messages == TRAJECTORY.messages[:2]
-  whole = dataclasses.replace(TRAJECTORY, labels=(None, 0.0))
-  assert convert.filled(whole).messages == TRAJECTORY.messages
+  # With what the user says in the end.
+  said = (*TRAJECTORY.messages, schema.Message("user", "Thanks."))
+  whole = messages.trajectory(said, labels=(None, 0.0))
+  assert convert.filled(whole).messages == said
   assert convert.filled(whole).labels == (1.0, 0.0)
 
 

@@ -91,6 +91,14 @@ def test_a_made_id_is_not_written_and_a_given_one_is(read_row, folder):
     ) is is_written
 
 
+def test_a_label_takes_the_place_of_a_field_that_said_null(read_row, folder):
+  solution = read_row("chat", ROW | {"labels": None, "source": ""})
+  values = vars(solution) | {"labels": (1.0, 0.0), "source": "me"}
+  chat.write(folder / "out.jsonl", [schema.Solution(**values)])
+  written = json.loads((folder / "out.jsonl").read_text())
+  assert written == ROW | {"labels": [1.0, 0.0], "source": "me"}
+
+
 # --- All forms of conversations ----------------------------------------------
 
 TEXT = st.sampled_from(["So", "1+1?", "a\n\nb", '{"x": 1}', "name({})", "ки "])
