@@ -7,7 +7,7 @@ the writers of stepwise, which needs all labels first, and of processbench.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import dataclasses
 import itertools
@@ -15,7 +15,6 @@ import pathlib
 import shutil
 import tempfile
 from types import ModuleType
-from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
@@ -420,22 +419,13 @@ def _changed(
     )
     # What the reader of the form adds of its own isn't lost.
     changed.update(
-      name
-      for name, value in a.extra.items()
-      if not _is_kept(value, b.extra.get(name))
+      name for name, value in a.extra.items() if b.extra.get(name) != value
     )
     changed[_RECORDS] += any(
       x.record.keys() - y.record.keys()
       for x, y in zip(a.messages or (), b.messages or ())
     )
   return +changed
-
-
-def _is_kept(value: Any, found: Any) -> bool:
-  """Returns whether a value is found again; an object may have more fields."""
-  if isinstance(value, Mapping) and isinstance(found, Mapping):
-    return {**found, **value} == found
-  return value == found
 
 
 def texts(

@@ -442,15 +442,33 @@ def test_no_form_of_plain_steps_takes_a_trajectory(to, tmp_path):
 
 
 def test_what_a_trajectory_loses_in_another_form_is_counted(tmp_path):
-  kept = dataclasses.replace(TRAJECTORY, extra=dict(fields=dict(split="a")))
-  solutions = (kept, _solution())
+  solutions = (TRAJECTORY, _solution())
   source = _write(tmp_path / "in.jsonl", *solutions)
   same = convert.convert(source, "jsonl", tmp_path / "same.jsonl")
   assert same.changed == {}
   done = convert.convert(source, "atif", tmp_path / "out", skip=True)
-  # The user's name; and an agent needs a name. ATIF's own fields are no loss.
+  # The user's name; and an agent needs a name.
   assert done.changed == dict(source=1, fields_of_messages=1)
   assert [*done.left_out] == ["solutions refused: no messages"]
+
+
+def test_a_document_of_atif_comes_back_from_a_chat_record(tmp_path):
+  document = dict(
+    schema_version="ATIF-v1.7",
+    agent=dict(name="a", version="1"),
+    steps=[dict(step_id=1, source="user", message="Hm?", extra=dict(a=1))],
+    trajectory_id="t",
+    notes="n",
+  )
+  files.write_json(tmp_path / "in.json", document)
+  source = ("atif", tmp_path / "in.json")
+  done = convert.convert(source, "chat", tmp_path / "chat.jsonl")
+  assert done.changed == {}
+  again = convert.convert(
+    ("chat", tmp_path / "chat.jsonl"), "atif", tmp_path / "again.json"
+  )
+  assert again.changed == {}
+  assert files.read_json(tmp_path / "again.json") == document
 
 
 def test_messages_and_tools_that_change_are_counted(tmp_path, monkeypatch):

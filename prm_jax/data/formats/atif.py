@@ -68,7 +68,8 @@ def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
 
   A path that ends in .json becomes one document, or a list of several; any
   other one JSON Lines. A solution of another form gets its source as the name
-  of an agent. What only another form says of a message is gone.
+  of an agent, and its further fields are in the document's extra. What only
+  another form says of a message is gone.
 
   Raises:
     InputError: A solution is no trajectory, its turns are cut into steps, or a
@@ -236,28 +237,33 @@ def _taken(holder: dict[str, Any], at: str) -> Mapping[str, Any]:
 def _document(solution: schema.Solution) -> dict[str, Any]:
   fields.check_whole_turns(solution, "ATIF")
   others = solution.extra.get("fields", {})
-  others = dict(others) if isinstance(others, Mapping) else {}
-  agent = others.pop("agent", None) or dict(
-    name=solution.source or "unknown", version="unknown"
-  )
+  agent: Any = None
+  if isinstance(others, Mapping) and "schema_version" in others:
+    agent = others.get("agent")
+  is_ours = not isinstance(agent, Mapping)
+  own: dict[str, Any] = dict(schema_version=_VERSION)
+  if is_ours:
+    own["agent"] = dict(name=solution.source or "unknown", version="unknown")
+  else:
+    names = ("schema_version", "agent", "extra")
+    own = {name: others[name] for name in names if name in others}
+    others = {k: x for k, x in others.items() if k not in names}
   if solution.tools:
-    agent = agent | dict(tool_definitions=[dict(x) for x in solution.tools])
-  ours = fields.given(answer=solution.answer, outcome=solution.outcome)
-  extra = others.pop("extra", None)
-  if ours:
-    extra = (extra or {}) | {_OURS: ours}
-  is_made = fields.is_row_id("atif", solution.id)
-  row = fields.given(
-    schema_version=others.pop("schema_version", _VERSION),
-    trajectory_id=None if is_made else solution.id,
-    agent=agent,
-    extra=extra,
-  ) | dict(steps=_steps(solution))
-  if isinstance(solution.extra.get("fields", {}), Mapping):
-    solution = dataclasses.replace(
-      solution, extra=dict(solution.extra) | dict(fields=others)
-    )
-  return fields.rejoin(solution, row)
+    tools = [dict(x) for x in solution.tools]
+    own["agent"] = dict(own["agent"]) | dict(tool_definitions=tools)
+  if told := fields.given(answer=solution.answer, outcome=solution.outcome):
+    own["extra"] = dict(own.get("extra") or {}) | {_OURS: told}
+  if not fields.is_row_id("atif", solution.id):
+    own["trajectory_id"] = solution.id
+  own["steps"] = _steps(solution)
+  extra = dict(solution.extra) | dict(fields=others)
+  document = fields.rejoin(dataclasses.replace(solution, extra=extra), own)
+  if is_ours:
+    # ATIF allows further fields in extra alone.
+    more = {k: document.pop(k) for k in document.keys() - own.keys()}
+    if more:
+      document["extra"] = more | dict(document.get("extra", {}))
+  return document
 
 
 def _steps(solution: schema.Solution) -> list[dict[str, Any]]:

@@ -1,9 +1,12 @@
 """Laws of ATIF's form, on documents as Harbor's and Tunix's programs write."""
 
+import dataclasses
 import json
 
 import pytest
 
+from prm_jax import errors
+from prm_jax.data import messages
 from prm_jax.data.formats import atif
 
 CALLS = [
@@ -152,3 +155,29 @@ def test_results_without_an_id_answer_the_calls_in_their_order(read_row):
 def test_labels_of_turns_are_in_the_steps_extra(read_row):
   found = read_row("atif", _change(extra={"prm_jax": {"label": 0.5}}))
   assert found.labels == (0.5, None, None) and found.ratings is None
+
+
+def test_fields_of_another_form_are_where_atif_allows_them(folder):
+  said = [dict(role="user", content="1+1?", name="ann")]
+  solution = messages.trajectory(
+    said,
+    id="a",
+    outcome=True,
+    tools=[{"name": "add"}],
+    extra=dict(fields=dict(split="test", schema_version="mine")),
+  )
+  with pytest.raises(errors.InputError, match='"fields" holds schema_version'):
+    atif.check(solution)
+  extra = dict(fields=dict(split="test"))
+  atif.write(folder / "a.json", [dataclasses.replace(solution, extra=extra)])
+  assert json.loads((folder / "a.json").read_text()) == {
+    "schema_version": "ATIF-v1.7",
+    "agent": {
+      "name": "unknown",
+      "version": "unknown",
+      "tool_definitions": [{"name": "add"}],
+    },
+    "extra": {"split": "test", "prm_jax": {"outcome": True}},
+    "trajectory_id": "a",
+    "steps": [{"step_id": 1, "source": "user", "message": "1+1?"}],
+  }
