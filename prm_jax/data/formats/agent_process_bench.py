@@ -157,7 +157,7 @@ def _row(solution: schema.Solution) -> dict[str, Any]:
     )
   turns = [i for i, x in enumerate(messages) if x.role == "assistant"]
   final = {True: 1, False: -1, None: solution.extra.get(_UNDECIDED)}
-  index = re.fullmatch(rf"{_FORM}/(\d+)", solution.id)
+  index = re.fullmatch(rf"{_FORM}/(-?\d+)", solution.id)
   values = (
     None if index is None else int(index[1]),
     [messages_lib.record_of(x) for x in messages],

@@ -209,7 +209,9 @@ def _result(result: Any, at: str, role: str, is_due: bool) -> dict[str, Any]:
     role = "tool"
   elif role == "assistant":
     role = "user"
-  record: dict[str, Any] = dict(role=role, content=content or "")
+  record: dict[str, Any] = dict(
+    role=role, content="" if content is None else content
+  )
   if answers is not None:
     record["tool_call_id"] = rest.pop("source_call_id")
   if content is not None:

@@ -81,9 +81,9 @@ def _history(history: list[Any], where: str) -> list[dict[str, Any]]:
       raise errors.InputError(
         f'{at}: has "tool_calls"; expected calls as text in "content"'
       )
-    if message.get("role") == "tool":
+    if fields.field(message, at, "role", str) == "tool":
       message["role"] = "user"
-    is_turn = message.get("role") == "assistant"
+    is_turn = message["role"] == "assistant"
     if is_turn and messages and messages[-1]["role"] == "assistant":
       texts = (
         fields.field(x, at, "content", str) for x in (messages.pop(), message)

@@ -103,6 +103,7 @@ def _change(**changes):
     DOCUMENT | {"steps": [x | {"step_id": i} for i, x in enumerate(DOCUMENT["steps"])]},
     DOCUMENT | {"agent": {"name": "a", "version": "1", "tool_definitions": []}},
     DOCUMENT | {"extra": {"prm_jax": {"outcome": False, "answer": "2"}}},
+    _change(observation={"results": [{"content": []}, {"content": ""}]}),
     _change(extra={"prm_jax": {"label": 0.5}}),
     _change(extra={"seen": 1, "prm_jax": {"label": 0.5, "rating": -1}}),
     _change(reasoning_content="", tool_calls=[], observation=None, message="I look."),

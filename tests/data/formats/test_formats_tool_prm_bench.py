@@ -75,6 +75,7 @@ BAD = [
   ({"history": [1]}, "history[0] must be an object"),
   ({"history": ROW["history"][:3]}, "history ends with a turn of the assist"),
   ({"history": [{"role": "human", "content": ""}]}, "role is 'human'"),
+  ({"history": [{"content": ""}]}, 'history[0]: field "role" is missing'),
   (
     {"history": [{"role": "assistant", "tool_calls": [1]}]},
     'history[0]: has "tool_calls"',
