@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     EvaluateProcessBench as EvaluateProcessBench,
   )
   from prm_jax.evaluation.evaluate_steps import EvaluateSteps as EvaluateSteps
+  from prm_jax.evaluation.evaluate_turns import EvaluateTurns as EvaluateTurns
   from prm_jax.huggingface.exchange import Export as Export
   from prm_jax.huggingface.exchange import Import as Import
   from prm_jax.inference.cached_scorer import CachedScorer as CachedScorer
@@ -103,6 +104,7 @@ _HOMES = dict(
   EvaluatePRMBench="evaluation.evaluate_prmbench",
   EvaluateProcessBench="evaluation.evaluate_processbench",
   EvaluateSteps="evaluation.evaluate_steps",
+  EvaluateTurns="evaluation.evaluate_turns",
   AsyncClient="client",
   Client="client",
   Build="data.datasets",

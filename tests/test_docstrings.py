@@ -27,6 +27,7 @@ PUBLIC = (
   *("search.adaptive", "search.mcts", "search.particles"),
   *("evaluation.evaluate_best_of_n", "evaluation.evaluate_steps"),
   *("evaluation.evaluate_processbench", "evaluation.evaluate_prmbench"),
+  "evaluation.evaluate_turns",
   *("data.datasets", "data.formats.jsonl", "data.messages", "client"),
   *("environments.turns", "environments.sql"),
   *("training.inspection", "huggingface.exchange"),

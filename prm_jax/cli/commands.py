@@ -11,6 +11,7 @@ from prm_jax.evaluation import evaluate_best_of_n
 from prm_jax.evaluation import evaluate_prmbench
 from prm_jax.evaluation import evaluate_processbench
 from prm_jax.evaluation import evaluate_steps
+from prm_jax.evaluation import evaluate_turns
 from prm_jax.huggingface import exchange
 from prm_jax.inference import sample
 from prm_jax.inference import score
@@ -73,6 +74,7 @@ KINDS: dict[str, tuple[str, dict[str, type[verbs.Verb]]]] = dict(
       steps=evaluate_steps.EvaluateSteps,
       processbench=evaluate_processbench.EvaluateProcessBench,
       prmbench=evaluate_prmbench.EvaluatePRMBench,
+      turns=evaluate_turns.EvaluateTurns,
     ),
   ),
   data=(

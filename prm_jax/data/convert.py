@@ -21,6 +21,8 @@ from prm_jax import schema
 from prm_jax.data import decontamination
 from prm_jax.data import encoding
 from prm_jax.data import formats
+from prm_jax.data import messages
+from prm_jax.data import segmenters
 from prm_jax.data import sources
 from prm_jax.data.formats import prmbench
 from prm_jax.runtime import files
@@ -29,11 +31,13 @@ from prm_jax.runtime import progress
 
 _FIELDS = (
   *("id", "problem", "steps", "labels", "ratings"),
-  *("answer", "outcome", "source"),
+  *("answer", "outcome", "source", "messages", "tools"),
 )
-# These hold people's ratings; the others labels.
+# What a record of a message says beyond the message.
+_RECORDS = "fields_of_messages"
 _WITH_CONTROLS = "prmbench"
-_WITH_RATINGS = ("jsonl", "prm800k")
+# These hold people's ratings; the others labels.
+_WITH_RATINGS = ("prm800k", *formats.OF_TRAJECTORIES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +75,30 @@ def writer(name: str) -> ModuleType:
   return formats.FORMATS[name]
 
 
+def check(solution: schema.Solution, to: str) -> None:
+  """Refuses a solution that a format can't hold.
+
+  Args:
+    solution: The solution.
+    to: The format.
+
+  Raises:
+    InputError: The format's own check refuses it, or it is a trajectory, whose
+      context the format has no place for.
+  """
+  _check_context(solution, to)
+  writer(to).check(solution)
+
+
+def _check_context(solution: schema.Solution, to: str) -> None:
+  if solution.messages is not None and to not in formats.OF_TRAJECTORIES:
+    raise errors.InputError(
+      f"solution {solution.id!r}: a trajectory, and {to} has no place for the"
+      " messages between its steps; write one of"
+      f" {', '.join(formats.OF_TRAJECTORIES)}"
+    )
+
+
 def convert(
   source: tuple[str, files.PathLike],
   to: str,
@@ -80,6 +108,7 @@ def convert(
   fill: bool = False,
   skip: bool = False,
   controls: bool = False,
+  segmenter: segmenters.Segmenter | None = None,
 ) -> Converted:
   """Writes the solutions of (format, path) in another format; reads them back.
 
@@ -94,6 +123,8 @@ def convert(
       instead of refused.
     controls: Whether PRMBench's controls follow its rows; see
       prmbench.with_controls.
+    segmenter: Cuts the turns of trajectories, which must be unlabelled; None
+      leaves them whole.
 
   Raises:
     InputError: A row is bad, the format can't hold a solution, or the source
@@ -113,7 +144,11 @@ def convert(
     if controls:
       solutions = prmbench.with_controls(solutions)
     return prepared(
-      solutions, to, left_out, policy=policy, fill=fill, skip=skip
+      *(solutions, to, left_out),
+      policy=policy,
+      fill=fill,
+      skip=skip,
+      segmenter=segmenter,
     )
 
   def counted(left_out: Counter[str]) -> Iterator[schema.Solution]:
@@ -137,6 +172,7 @@ def prepared(
   policy: encoding.LabelPolicy | None = None,
   fill: bool = False,
   skip: bool = False,
+  segmenter: segmenters.Segmenter | None = None,
 ) -> Iterator[schema.Solution]:
   """Yields solutions as a format gets them.
 
@@ -148,13 +184,17 @@ def prepared(
     fill: See convert.
     skip: See convert. Without it only what is no matter of the writer is
       refused.
+    segmenter: See convert.
 
   Raises:
     InputError: A solution has ratings, the format labels, and there is no
-      policy.
+      policy; or it is a trajectory, whose context the format can't hold.
   """
-  form = writer(to)
   for solution in solutions:
+    if not skip:
+      _check_context(solution, to)
+    if segmenter is not None:
+      solution = messages.cut(solution, segmenter)
     if policy is not None:
       solution = with_targets(solution, policy)
     elif solution.ratings is not None and to not in _WITH_RATINGS:
@@ -166,7 +206,7 @@ def prepared(
       solution = filled(solution, policy)
     if skip:
       try:
-        form.check(solution)
+        check(solution, to)
       except errors.InputError as e:
         left_out[_reason(e, solution)] += 1
         continue
@@ -212,10 +252,15 @@ def filled(
   if not end:
     return solution
   known = dict(enumerate(_path_targets(solution, policy)))
+  begun = solution
+  if solution.messages is not None and end < len(solution.steps):
+    begun = schema.first_steps(solution, end)
   return dataclasses.replace(
     solution,
     steps=solution.steps[:end],
+    raw_text=begun.raw_text,
     spans=None if solution.spans is None else solution.spans[:end],
+    messages=begun.messages,
     labels=tuple(
       next(x for x in (label, known.get(i), 1.0) if x is not None)
       for i, label in enumerate(labels[:end])
@@ -316,7 +361,6 @@ def divided(
   Raises:
     InputError: See split.
   """
-  form = writer(to)
   sizes: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
   banned: dict[str, str] = {}
   for solution in progress.through("split", solutions):
@@ -327,7 +371,7 @@ def divided(
       left_out["solutions of problems of the given test sets"] += 1
       continue
     # Before anything is written.
-    form.check(solution)
+    check(solution, to)
     sizes[is_test][key] += 1
   if banned and not skip:
     raise errors.InputError(
@@ -377,7 +421,11 @@ def _changed(
     changed.update(
       name for name, value in a.extra.items() if b.extra.get(name) != value
     )
-  return changed
+    changed[_RECORDS] += any(
+      x.record.keys() - y.record.keys()
+      for x, y in zip(a.messages or (), b.messages or ())
+    )
+  return +changed
 
 
 def texts(

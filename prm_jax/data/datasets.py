@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import pathlib
 import sys
-from typing import Any
+from typing import Any, Literal
 
 from prm_jax import errors
 from prm_jax import schema
@@ -17,6 +17,8 @@ from prm_jax.runtime import outputs
 from prm_jax.runtime import verbs
 
 _logger = logging.getLogger(__name__)
+# segmenters.KINDS without tokens, which needs a tokenizer.
+Segmenter = Literal["paragraph", "line", "sentence", "numbered", "markers"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +48,18 @@ class Convert(verbs.Verb):
       prm800k.
     neutral: Turn ratings into labels; the value says what PRM800K's rating 0
       becomes: good (label 1), bad (label 0), ignore (no label) or three_way
-      (label 0.5). Needed if the file has ratings and --to is neither jsonl nor
-      prm800k (default: ratings stay ratings).
+      (label 0.5). Needed if the file has ratings and --to is of labels, as all
+      but jsonl, prm800k, chat, atif and agent_process_bench are (default:
+      ratings stay ratings).
     after_first_error: With --neutral, what becomes of the labels after the
       first wrong step: ignore (no label), bad (label 0) or keep (default: they
       are kept).
     fill: Cut off the steps after a solution's last label, and label earlier
       steps without a label as right.
     skip: Leave out solutions that the new format can't hold, and count them.
+    segmenter: Cut the turns of unlabelled trajectories into steps: paragraph,
+      line, sentence, numbered or markers; only jsonl holds them (default: a
+      turn is a step).
 
   Example:
     prm-jax data convert samples.jsonl --to=stepwise --output=stepwise.jsonl
@@ -64,6 +70,7 @@ class Convert(verbs.Verb):
   after_first_error: inputs.AfterFirstError | None = None
   fill: bool = False
   skip: bool = False
+  segmenter: Segmenter | None = None
 
   def __post_init__(self):
     super().__post_init__()
@@ -78,13 +85,15 @@ class Convert(verbs.Verb):
 
   def _options(self) -> dict[str, Any]:
     from prm_jax.data import encoding
+    from prm_jax.data import segmenters
 
+    cut = None if self.segmenter is None else segmenters.parse(self.segmenter)
     policy = None
     if self.neutral is not None:
       policy = encoding.LabelPolicy(
         self.neutral, self.after_first_error or "keep"
       )
-    return dict(policy=policy, fill=self.fill, skip=self.skip)
+    return dict(policy=policy, fill=self.fill, skip=self.skip, segmenter=cut)
 
   def __call__(
     self, solutions: Iterable[schema.Solution]
@@ -103,7 +112,7 @@ class Convert(verbs.Verb):
       *convert.prepared(solutions, self.to, Counter(), **self._options())
     ]
     for solution in ready:
-      convert.writer(self.to).check(solution)
+      convert.check(solution, self.to)
     return ready
 
   def run(self, job: ConvertJob) -> None:

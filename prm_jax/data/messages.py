@@ -12,6 +12,7 @@ come back when it is written.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import json
@@ -86,6 +87,39 @@ def problem_of(messages: Iterable[schema.Message]) -> str:
     if message.role == "user":
       said.append(message.text)
   return "\n\n".join(said)
+
+
+def counts(solution: schema.Solution) -> Counter[str]:
+  """Returns how many trajectories, messages of each role and calls there are.
+
+  Args:
+    solution: A trajectory, or a solution without messages, which has none.
+
+  Returns:
+    The counts, of "trajectories", each role and "calls".
+  """
+  if solution.messages is None:
+    return Counter()
+  found = Counter[str](x.role for x in solution.messages)
+  found["trajectories"] = 1
+  found["calls"] = sum(len(x.calls) for x in solution.messages)
+  return found
+
+
+def counts_text(found: Mapping[str, int]) -> str:
+  """Returns the sum of `counts` of some solutions, as words.
+
+  Args:
+    found: The counts.
+
+  Returns:
+    One line.
+  """
+  return (
+    f"{found['trajectories']:,} trajectories: {found['assistant']:,} turns with"
+    f" {found['calls']:,} calls; context: {found['tool']:,} results,"
+    f" {found['user']:,} messages of users, {found['system']:,} of the system"
+  )
 
 
 def cut(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import itertools
 
 import numpy as np
 
 from prm_jax import schema
 from prm_jax.data import encoding
+from prm_jax.data import messages
 from prm_jax.data import sources
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.runtime import progress
@@ -24,10 +26,14 @@ def show(
   """Returns two lines for the prompt and for each step: positions, text, ids.
 
   A step's line says where its score is read, the text of the token there, and
-  its target. Among its ids that token is in brackets.
+  its target. Among its ids that token is in brackets. A trajectory has a line
+  for each message, which says whether it is context or a turn, and a turn's
+  target; of a turn that is cut, a line for each step.
   """
   name = terminal.visible(solution.id, one_line=True)
   lines = [f"# {name}  outcome {solution.outcome}"]
+  if solution.messages is not None:
+    return "\n".join([*lines, *_message_lines(solution, policy)])
   encoded = encoding.encode_solution(solution, tokenizer, encoding_config)
   if encoded is None:
     n = encoding_config.max_tokens
@@ -46,10 +52,9 @@ def show(
     text = repr(tokenizer.decode([token]))
     if token == tokenizer.separator or text == "''":
       text = "separator"
-    target = "none" if labels[i] is None else f"{labels[i]:g}"
     lines.append(
       f"  {start}..{start + length - 1}  step {i}  read at {end} {text}"
-      f"  target {target}  {_clip(solution.steps[i])}"
+      f"  target {_target(labels[i])}  {_clip(solution.steps[i])}"
     )
     lines.append(f"      {_ids(ids, int(end) - start)}")
     start += length
@@ -57,6 +62,46 @@ def show(
   if dropped:
     lines.append(f"  {dropped} trailing steps dropped: too long")
   return "\n".join(lines)
+
+
+def _message_lines(
+  solution: schema.Solution, policy: encoding.LabelPolicy
+) -> Iterator[str]:
+  """Yields a line for the tools, and one for each message or step of a turn."""
+  if solution.tools:
+    functions = (x.get("function", x) for x in solution.tools)
+    names = (str(dict(x).get("name")) for x in functions)
+    yield f"  {'tools':<9}  context  {_clip(', '.join(names))}"
+  steps = zip(
+    schema.turns_of(solution),
+    solution.steps,
+    encoding.step_labels(solution, policy),
+    strict=True,
+  )
+  of_turns = {
+    turn: [*of_turn] for turn, of_turn in itertools.groupby(steps, _first)
+  }
+  turns = itertools.count()
+  for message in solution.messages or ():
+    if message.role != "assistant":
+      yield f"  {message.role:<9}  context  {_clip(message.text)}"
+      continue
+    turn = next(turns)
+    if message.thinking is not None:
+      yield f"  {'thinking':<9}  context  {_clip(message.thinking)}"
+    for _, step, label in of_turns[turn]:
+      yield (
+        f"  {message.role:<9}  turn {turn}  target {_target(label)}"
+        f"  {_clip(step)}"
+      )
+
+
+def _first(row: tuple[int, str, float | None]) -> int:
+  return row[0]
+
+
+def _target(label: float | None) -> str:
+  return "none" if label is None else f"{label:g}"
 
 
 def _clip(text: str, width: int = 70) -> str:
@@ -96,9 +141,11 @@ def stats(
     for x in row
   )
   have_error = sum(schema.first_error(row) >= 0 for row in labels)
+  # Without a template there is no form in which a model reads a conversation.
   encoded = [
     encoding.encode_solution(s, tokenizer, encoding_config)
     for s in progress.through("encode", solutions, len(solutions))
+    if s.messages is None or encoding_config.template is not None
   ]
   lengths = [len(x.tokens) for x in encoded if x is not None]
   lines = [
@@ -111,6 +158,7 @@ def stats(
     f"targets: {targets['right']:,} right, {targets['wrong']:,} wrong,"
     f" {targets['none']:,} none",
     f"first error: {have_error:,} have one",
+    *_trajectory_lines(solutions, labels),
     f"steps a solution: {_spread(steps)}",
     f"tokens a solution: {_spread(lengths)}",
   ]
@@ -120,6 +168,23 @@ def stats(
       f"longer than {encoding_config.max_tokens} tokens: {too_long:,}"
     )
   return "\n".join(lines)
+
+
+def _trajectory_lines(
+  solutions: Sequence[schema.Solution],
+  labels: Sequence[Sequence[float | None]],
+) -> Iterator[str]:
+  """Yields a line that counts turns, calls and context, if there are any."""
+  found: Counter[str] = Counter()
+  labelled = 0
+  for solution, of_steps in zip(solutions, labels, strict=True):
+    if solution.messages is not None:
+      found.update(messages.counts(solution))
+      turns = zip(schema.turns_of(solution), of_steps, strict=True)
+      labelled += len({turn for turn, label in turns if label is not None})
+  if found:
+    yield messages.counts_text(found)
+    yield f"turns with a target: {labelled:,}"
 
 
 def _spread(values: Sequence[int]) -> str:

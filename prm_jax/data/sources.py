@@ -21,7 +21,7 @@ import logging
 import os
 import pathlib
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from prm_jax.data import array_record
 from prm_jax.data import formats
 from prm_jax.data import kept_arrays
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import agent_process_bench
 from prm_jax.data.formats import dataset_folders
 from prm_jax.data.formats import gsm8k
 from prm_jax.data.formats import mapped
@@ -38,6 +39,7 @@ from prm_jax.data.formats import math_shepherd
 from prm_jax.data.formats import prm800k
 from prm_jax.data.formats import prmbench
 from prm_jax.data.formats import rlhflow
+from prm_jax.data.formats import tool_prm_bench
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import progress
@@ -58,6 +60,8 @@ _COUNTING: dict[str, Reader] = {
   "math_shepherd": math_shepherd.read,
   "prmbench": prmbench.read,
   "rlhflow": rlhflow.read,
+  "agent_process_bench": agent_process_bench.read,
+  "tool_prm_bench": lambda path, left_out: tool_prm_bench.read(path),
   "gsm8k_pool": lambda path, left_out: gsm8k.read_pool(path),
   STORED: lambda path, left_out: array_record.Stored(path),
 }
@@ -452,7 +456,10 @@ def _record_digest(s: schema.Solution) -> bytes:
   """Returns a digest that is the same for equal rows."""
   # 1.0 and 1 are one label in a tuple, but not in a text.
   labels = s.labels and [None if x is None else float(x) for x in s.labels]
-  text = json.dumps([s.problem, s.steps, labels, s.ratings, s.outcome])
+  row: list[Any] = [s.problem, s.steps, labels, s.ratings, s.outcome]
+  if s.messages is not None:
+    row.append([(x.role, x.text, x.thinking) for x in s.messages])
+  text = json.dumps(row)
   return hashlib.sha256(text.encode()).digest()[:16]
 
 

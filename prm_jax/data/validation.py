@@ -19,6 +19,7 @@ from typing import Any
 from prm_jax import schema
 from prm_jax.data import decontamination
 from prm_jax.data import encoding
+from prm_jax.data import messages
 from prm_jax.data import sources
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.runtime import progress
@@ -135,6 +136,7 @@ class _Tally:
 
   totals: Counter[str] = dataclasses.field(default_factory=Counter)
   by_step: dict[int, Counter[str]] = dataclasses.field(default_factory=dict)
+  messages: Counter[str] = dataclasses.field(default_factory=Counter)
   separators: Counter[str] = dataclasses.field(default_factory=Counter)
   lost: Counter[str] = dataclasses.field(default_factory=Counter)
   problems: dict[str, bool] = dataclasses.field(default_factory=dict)
@@ -156,6 +158,7 @@ def _count(solution, targets, tally: _Tally) -> None:
   tally.totals["solutions"] += 1
   tally.totals["steps"] += len(targets)
   tally.totals["outcomes"] += solution.outcome is not None
+  tally.messages.update(messages.counts(solution))
   for i, side in enumerate(map(_side, targets)):
     tally.totals[side] += 1
     tally.by_step.setdefault(i, Counter())[side] += 1
@@ -200,8 +203,10 @@ def _check_labels(solution, targets, tally: _Tally) -> None:
   digest = hashlib.blake2b(digest_size=12)
   _feed(digest, solution.problem)
   tally.texts.add(digest.digest())
-  for step, target in zip(solution.steps, targets):
-    _feed(digest, step)
+  contexts = _contexts(solution)
+  for step, target, context in zip(solution.steps, targets, contexts):
+    for text in (*context, step):
+      _feed(digest, text)
     if target is not None:
       is_right = target >= 0.5
       if _is_conflict(tally.sides, digest.digest(), is_right):
@@ -215,6 +220,24 @@ def _check_labels(solution, targets, tally: _Tally) -> None:
   if row in tally.rows:
     tally.note("equal_solutions", solution.id)
   tally.rows.add(row)
+
+
+def _contexts(solution: schema.Solution) -> Iterable[tuple[str, ...]]:
+  """Returns what stands between each step and the step before it."""
+  if solution.messages is None:
+    return [()] * len(solution.steps)
+  before: list[tuple[str, ...]] = [()]
+  for message in solution.messages:
+    if message.role == "assistant":
+      before.append(())
+    else:
+      before[-1] += (message.role, message.text)
+  turns = schema.turns_of(solution)
+  starts = (a != b for a, b in zip(turns, (-1, *turns)))
+  return [
+    before[turn] if starts_turn else ()
+    for turn, starts_turn in zip(turns, starts)
+  ]
 
 
 def _is_conflict(seen: dict[bytes, int], key: bytes, is_right: bool) -> bool:
@@ -259,6 +282,7 @@ def _results(tally: _Tally, skipped, allow) -> dict[str, Any]:
     problem_texts=len(tally.texts),
     steps=totals["steps"],
     targets={side: totals[side] for side in _SIDES},
+    messages=dict(tally.messages),
     by_step=[
       dict(step=i, **{side: counts[side] for side in _SIDES})
       for i, counts in sorted(tally.by_step.items())
@@ -308,6 +332,9 @@ def table(results: dict[str, Any]) -> str:
     f"{results['solutions']:,} solutions of {problems},"
     f" {results['steps']:,} steps; targets: {targets['right']:,} right,"
     f" {targets['wrong']:,} wrong, {targets['none']:,} none",
+    *(
+      [messages.counts_text(of)] if (of := Counter(results["messages"])) else []
+    ),
     "",
     f"{'step':>7}{'right':>10}{'wrong':>10}{'none':>10}  wrong share",
   ]

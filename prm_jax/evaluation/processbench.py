@@ -73,7 +73,7 @@ def evaluate(
   first_errors = _checked_truth(step_scores, truth)
   predicted = step_metrics.predicted_first_errors(step_scores, threshold)
   units = range(len(truth)) if problems is None else problems
-  share = _resampler(units, num_resamples, seed)
+  share = resampler(units, num_resamples, seed)
   result: dict[str, Any] = {
     "threshold": threshold,
     "num_err": int((first_errors >= 0).sum()),
@@ -202,7 +202,7 @@ def evaluate_subsets(
         num_resamples=num_resamples,
         seed=seed + i,  # the subsets' problems have nothing in common
       )
-      share = _resampler(units, num_resamples, seed + i)
+      share = resampler(units, num_resamples, seed + i)
       predicted = step_metrics.predicted_first_errors(scores, threshold)
       draws.append(_resampled(predicted, np.asarray(truth[name]), share)["f1"])
     report[kind] = {
@@ -215,6 +215,33 @@ def evaluate_subsets(
   if report["tuned"] is not None:
     report["tuned"]["subsets"][tune_on]["in_sample"] = True
   return report
+
+
+def resampler(
+  problems: Sequence[Hashable], num_resamples: int, seed: int
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+  """Returns share(hit, of) -> [R], over the same resamples of the problems.
+
+  NaN stands for a resample that holds none of `of`.
+
+  Args:
+    problems: Which problem each solution answers; hit and of have a number for
+      each solution.
+    num_resamples: The number of resamples, R.
+    seed: Their seed.
+  """
+  unit = step_metrics.numbered(problems)
+  num_units = len(set(unit.tolist()))
+  counts = np.zeros((0, num_units))
+  if num_units and num_resamples:
+    counts = step_metrics.bootstrap_counts(num_units, num_resamples, seed)
+
+  def share(hit, of):
+    hits, all_ = (counts @ np.bincount(unit, x, num_units) for x in (hit, of))
+    with np.errstate(invalid="ignore"):
+      return hits / all_
+
+  return share
 
 
 # --- Baselines that read nothing --------------------------------------------
@@ -280,27 +307,6 @@ def _hit_share(above, up_to, thresholds):
   started = np.searchsorted(np.sort(above[some]), thresholds, side="left")
   ended = np.searchsorted(np.sort(up_to[some]), thresholds, side="left")
   return (started - ended) / len(above)
-
-
-def _resampler(
-  problems: Sequence[Hashable], num_resamples: int, seed: int
-) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-  """Returns share(hit, of) -> [R], over the same resamples of the problems.
-
-  NaN stands for a resample that holds none of `of`.
-  """
-  unit = step_metrics.numbered(problems)
-  num_units = len(set(unit.tolist()))
-  counts = np.zeros((0, num_units))
-  if num_units and num_resamples:
-    counts = step_metrics.bootstrap_counts(num_units, num_resamples, seed)
-
-  def share(hit, of):
-    hits, all_ = (counts @ np.bincount(unit, x, num_units) for x in (hit, of))
-    with np.errstate(invalid="ignore"):
-      return hits / all_
-
-  return share
 
 
 def _resampled(predicted, truth, share) -> dict[str, np.ndarray]:

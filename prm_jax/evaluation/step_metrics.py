@@ -300,6 +300,32 @@ def interval(values: Float[np.ndarray, "R ..."]) -> list[Any] | None:
   return np.moveaxis(ends, 0, -1).tolist()
 
 
+def auroc_interval(
+  scores: Float[np.ndarray, " S"],
+  correct: Bool[np.ndarray, " S"],
+  unit: Int[np.ndarray, " S"],
+  num_resamples: int,
+  seed: int,
+) -> list[Any] | None:
+  """Returns the AUROC's 95 % interval over resampled units of the steps.
+
+  None without a step or a resample.
+  """
+  if not len(unit) or not num_resamples:
+    return None
+  order = np.argsort(scores, kind="stable")
+  scores, correct = scores[order], correct[order]
+  starts = np.flatnonzero(np.diff(scores, prepend=-1.0))  # of equal scores
+  _, unit = np.unique(unit[order], return_inverse=True)
+  values = []
+  draws = bootstrap_counts(int(unit.max()) + 1, num_resamples, seed)
+  for draw in draws.astype(np.float64):
+    weights = draw[unit]
+    right = np.add.reduceat(weights * correct, starts)
+    values.append(_auroc(right, np.add.reduceat(weights, starts) - right))
+  return interval(np.array(values))
+
+
 # --- All of it --------------------------------------------------------------
 
 
@@ -356,7 +382,9 @@ def evaluate(
   result |= {f"first_error_{name}": value for name, value in shares.items()}
   units = range(len(labels)) if problems is None else problems
   unit = numbered(units)[steps.solution]
-  result["auroc_interval"] = _auroc_interval(steps, unit, num_resamples, seed)
+  result["auroc_interval"] = auroc_interval(
+    steps.scores, steps.correct, unit, num_resamples, seed
+  )
   if problems is not None:
     mean, num_problems = mean_problem_auroc(steps.scores, steps.correct, unit)
     result["mean_problem_auroc"] = mean
@@ -393,23 +421,6 @@ def _auroc(right, wrong):
   below = np.cumsum(wrong) - wrong
   won = np.sum(right * (below + wrong / 2))  # a threaded dot is slower here
   return float(won / pairs) if pairs else np.nan
-
-
-def _auroc_interval(steps, unit, num_resamples, seed):
-  """Returns the AUROC's interval over resampled problems (or solutions)."""
-  if not len(unit) or not num_resamples:
-    return None
-  order = np.argsort(steps.scores, kind="stable")
-  scores, correct = steps.scores[order], steps.correct[order]
-  starts = np.flatnonzero(np.diff(scores, prepend=-1.0))  # of equal scores
-  _, unit = np.unique(unit[order], return_inverse=True)
-  values = []
-  draws = bootstrap_counts(int(unit.max()) + 1, num_resamples, seed)
-  for draw in draws.astype(np.float64):
-    weights = draw[unit]
-    right = np.add.reduceat(weights * correct, starts)
-    values.append(_auroc(right, np.add.reduceat(weights, starts) - right))
-  return interval(np.array(values))
 
 
 def _share(values) -> float:

@@ -128,6 +128,61 @@ def prmbench_table(results: dict[str, Any]) -> str:
   return "\n".join(lines)
 
 
+def turns_table(results: dict[str, Any]) -> str:
+  """Returns a row for the model, each baseline and source, and the pairs."""
+  lines = [
+    f"{'in %':<26}{'StepAcc':>20}{'0 as right':>12}{'balanced':>10}"
+    f"{'FirstErrAcc':>20}{'AUROC':>20}"
+  ]
+
+  def row(name, x):
+    whole = {k: _percent(x[k], x["interval"][k]) for k in x["interval"]}
+    lines.append(
+      f"{name:<26}{whole['step_acc']:>20}"
+      f"{_percent(x['step_acc_neutral_good']):>12}"
+      f"{_percent(x['balanced_acc']):>10}{whole['first_err_acc']:>20}"
+      f"{whole['auroc']:>20}"
+    )
+
+  row(f"model, threshold {results['threshold']:g}", results)
+  for name, x in results["baselines"].items():
+    row(f"  of {name}", x)
+  for name, x in results.get("sources", {}).items():
+    row(f"  on {name}", x)
+  lines.append(
+    f"{results['num_trajectories']:,} trajectories; turns rated 1, 0, -1 and"
+    f" unrated: {results['num_turns_right']:,},"
+    f" {results['num_turns_neutral']:,}, {results['num_turns_wrong']:,},"
+    f" {results['num_turns_unrated']:,}"
+  )
+  if results["pairs"] is not None:
+    lines += _pair_lines(results)
+  judged = results["turns_judged"]
+  if judged["num"] < judged["of"]:
+    lines.append(
+      f"{judged['of'] - judged['num']:,} of {judged['of']:,} turns count though"
+      " the model wasn't trained to judge them"
+    )
+  return "\n".join(lines)
+
+
+def _pair_lines(results: dict[str, Any]) -> list[str]:
+  """Returns a row for each subset of pairs, and their mean."""
+  pairs = results["pairs"]
+  lines = [f"{'the chosen action, in %':<26}{'accuracy':>20}{'pairs':>8}"]
+  for name, x in pairs["subsets"].items():
+    accuracy = _percent(x["accuracy"], x["interval"])
+    lines.append(f"  {name:<24}{accuracy:>20}{x['num']:>8,}")
+  mean = _percent(pairs["mean"], pairs["mean_interval"])
+  lines.append(f"{'mean of the subsets':<26}{mean:>20}")
+  for name, x in results["baselines"].items():
+    mean = _percent(x["pairs"]["mean"], x["pairs"]["mean_interval"])
+    lines.append(f"  of {name:<21}{mean:>20}")
+  if pairs["num_incomplete"]:
+    lines.append(f"left out: {pairs['num_incomplete']:,} of incomplete pairs")
+  return lines
+
+
 def best_of_n_table(results: dict[str, Any]) -> str:
   """Returns the accuracies of every way to choose, a row each, in %."""
   lines = [f"{'accuracy in %':>22}" + "".join(f"{n:>8}" for n in results["n"])]

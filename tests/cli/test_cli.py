@@ -1004,17 +1004,22 @@ def test_the_page_on_data_prints_what_its_commands_print(
 ):
   page = pathlib.Path(__file__).parents[2] / "docs" / "data.md"
   blocks = page.read_text(encoding="utf-8").split("```")[1::2]
-  ben, mine, tests = (
+  ben, agent, mine, tests = (
     b.removeprefix("json\n") for b in blocks if b[:4] == "json"
   )
   monkeypatch.chdir(tmp_path)
   monkeypatch.delenv("PRM_JAX_DATA", raising=False)
   pathlib.Path("ben.json").write_text(ben, encoding="utf-8")
+  pathlib.Path("agent.jsonl").write_text(agent, encoding="utf-8")
   pathlib.Path("mine.jsonl").write_text(mine, encoding="utf-8")
   pathlib.Path("test.jsonl").write_text(tests, encoding="utf-8")
   runs = [run for b in blocks for run in b.split("\n$ ")[1:]]
   assert [run.split()[:3] for run in runs] == [
-    ["prm-jax", "data", what] for what in (*("convert",) * 4, "doctor", "split")
+    ["prm-jax", "data", what]
+    for what in (
+      *("convert", "inspect", *("convert",) * 6),
+      *("doctor", "split"),
+    )
   ]
   for run in runs:
     command, _, printed = run.partition("\n")

@@ -77,7 +77,7 @@ COMMANDS = {
       [*READ, *["--output=new.json"] * (option == "samples")],
       ["in.jsonl", "model"],
     )
-    for kind in ("best_of_n", "steps", "prmbench")
+    for kind in ("best_of_n", "steps", "prmbench", "turns")
     for option in ("output", "samples")
   },
   **{

@@ -47,6 +47,7 @@ LOADS = {
       ("best_of_n",),
       ("steps",),
       ("prmbench", "--format=jsonl"),
+      ("turns", "--format=jsonl"),
     )
   },
   **{

@@ -1,5 +1,6 @@
 """Laws of converting and splitting sets."""
 
+import dataclasses
 import itertools
 import re
 import typing
@@ -13,7 +14,10 @@ from prm_jax.data import convert
 from prm_jax.data import datasets
 from prm_jax.data import decontamination
 from prm_jax.data import encoding
+from prm_jax.data import formats
 from prm_jax.data import inputs
+from prm_jax.data import messages
+from prm_jax.data import segmenters
 from prm_jax.data import sources
 from prm_jax.data.formats import jsonl
 from prm_jax.data.formats import prmbench
@@ -186,7 +190,7 @@ def test_no_file_is_read_and_written_at_once(tmp_path, monkeypatch):
 def test_a_form_that_isnt_one_is_named(tmp_path):
   source = _write(tmp_path / "in.jsonl", _solution())
   with pytest.raises(
-    errors.InputError, match="`to=csv`: expected one of gsm8k"
+    errors.InputError, match="`to=csv`: expected one of agent_process_bench"
   ):
     convert.convert(source, "csv", tmp_path / "out")
 
@@ -367,8 +371,14 @@ def test_what_a_verb_gives_in_memory_is_what_its_command_writes(tmp_path):
 
 def test_what_no_value_of_a_verb_can_be_is_refused_in_python():
   for refused, message in (
-    (lambda: datasets.Convert("csv"), "`to=csv`: expected one of gsm8k"),
-    (lambda: datasets.Split(to="csv"), "`to=csv`: expected one of gsm8k"),
+    (
+      lambda: datasets.Convert("csv"),
+      "`to=csv`: expected one of agent_process_bench",
+    ),
+    (
+      lambda: datasets.Split(to="csv"),
+      "`to=csv`: expected one of agent_process_bench",
+    ),
     (
       lambda: datasets.Convert("jsonl", after_first_error="bad"),
       "give `neutral` with it",
@@ -392,3 +402,128 @@ def test_the_words_that_the_options_take_are_those_of_the_encoding():
     (inputs.AfterFirstError, encoding.AFTER_FIRST_ERROR),
   ):
     assert typing.get_args(words) == known
+
+
+# --- Trajectories ------------------------------------------------------------
+
+TRAJECTORY = messages.trajectory(
+  [
+    dict(role="user", content="How many?", name="ann"),
+    dict(
+      role="assistant",
+      content="",
+      tool_calls=[dict(id="c", function=dict(name="sql", arguments={}))],
+    ),
+    dict(role="tool", tool_call_id="c", content="1"),
+    dict(role="assistant", content="One."),
+  ],
+  id="t",
+  labels=(1.0, 0.0),
+)
+PLAIN = sorted({*formats.FORMATS} - {*formats.OF_TRAJECTORIES})
+
+
+@pytest.mark.parametrize("to", PLAIN)
+def test_no_form_of_plain_steps_takes_a_trajectory(to, tmp_path):
+  source = _write(tmp_path / "in.jsonl", TRAJECTORY)
+  output = tmp_path / "out.jsonl"
+  split = (source, to, tmp_path / "train", tmp_path / "test", 0.5)
+  for refused in (
+    lambda: convert.convert(source, to, output),
+    lambda: datasets.Convert(to)([TRAJECTORY]),
+    lambda: convert.split(*split),
+  ):
+    with pytest.raises(errors.InputError, match=f"'t': .*{to} has no place f"):
+      refused()
+  assert not output.exists()
+  done = convert.convert(source, to, output, skip=True)
+  ((reason, count),) = done.left_out.items()
+  assert (done.rows, count) == (0, 1) and f"{to} has no place" in reason
+
+
+def test_what_a_trajectory_loses_in_another_form_is_counted(tmp_path):
+  solutions = (TRAJECTORY, _solution())
+  source = _write(tmp_path / "in.jsonl", *solutions)
+  same = convert.convert(source, "jsonl", tmp_path / "same.jsonl")
+  assert same.changed == {}
+  done = convert.convert(source, "atif", tmp_path / "out", skip=True)
+  # The user's name; and an agent needs a name.
+  assert done.changed == dict(source=1, fields_of_messages=1)
+  assert [*done.left_out] == ["solutions refused: no messages"]
+
+
+def test_a_document_of_atif_comes_back_from_a_chat_record(tmp_path):
+  document = dict(
+    schema_version="ATIF-v1.7",
+    agent=dict(name="a", version="1"),
+    steps=[dict(step_id=1, source="user", message="Hm?", extra=dict(a=1))],
+    trajectory_id="t",
+    notes="n",
+  )
+  files.write_json(tmp_path / "in.json", document)
+  source = ("atif", tmp_path / "in.json")
+  done = convert.convert(source, "chat", tmp_path / "chat.jsonl")
+  assert done.changed == {}
+  again = convert.convert(
+    ("chat", tmp_path / "chat.jsonl"), "atif", tmp_path / "again.json"
+  )
+  assert again.changed == {}
+  assert files.read_json(tmp_path / "again.json") == document
+
+
+def test_messages_and_tools_that_change_are_counted(tmp_path, monkeypatch):
+  source = _write(tmp_path / "in.jsonl", TRAJECTORY)
+  said = [dataclasses.replace(x, record={}) for x in TRAJECTORY.messages]
+  said[0] = dataclasses.replace(said[0], text="Many?")
+  other = dataclasses.replace(TRAJECTORY, messages=said, tools=({},))
+  write = jsonl.write
+  monkeypatch.setattr(
+    jsonl, "write", lambda path, rows: write(path, [other for _ in rows])
+  )
+  done = convert.convert(source, "jsonl", tmp_path / "out.jsonl")
+  assert done.changed == dict(messages=1, tools=1, fields_of_messages=1)
+
+
+@pytest.mark.parametrize("to", formats.OF_TRAJECTORIES)
+def test_ratings_of_turns_stay_ratings(to, tmp_path):
+  rated = dataclasses.replace(TRAJECTORY, labels=None, ratings=(0, -1))
+  output = tmp_path / "out.jsonl"
+  convert.convert(_write(tmp_path / "in.jsonl", rated), to, output)
+  assert _read(to, output)[0].ratings == (0, -1)
+
+
+def test_a_trajectory_is_filled_up_to_its_last_labelled_turn():
+  solution = dataclasses.replace(TRAJECTORY, labels=(0.0, None))
+  found = convert.filled(solution)
+  assert found.steps == TRAJECTORY.steps[:1] and found.labels == (0.0,)
+  assert found.messages == TRAJECTORY.messages[:2]
+  # With what the user says in the end.
+  said = (*TRAJECTORY.messages, schema.Message("user", "Thanks."))
+  whole = messages.trajectory(said, labels=(None, 0.0))
+  assert convert.filled(whole).messages == said
+  assert convert.filled(whole).labels == (1.0, 0.0)
+
+
+def test_turns_are_cut_by_a_segmenter_and_only_our_form_holds_them(tmp_path):
+  said = TRAJECTORY.messages[:-1]
+  said += (schema.Message("assistant", "One.\n\nIt is open."),)
+  bare = messages.trajectory(said, id="t")
+  verb = datasets.Convert("jsonl", segmenter="paragraph")
+  (cut,) = verb([bare])
+  assert cut.steps == ("sql({})", "One.", "It is open.")
+  source = inputs.Source(_write(tmp_path / "in.jsonl", bare)[1])
+  verb.run(datasets.ConvertJob(source, tmp_path / "out.jsonl"))
+  assert _read("jsonl", tmp_path / "out.jsonl")[0].steps == cut.steps
+  for to, solution, reason in (
+    ("chat", bare, "its turns are cut into steps"),
+    ("jsonl", TRAJECTORY, "its labels are of whole turns"),
+    ("jsonl", _solution(), "no trajectory of whole turns"),
+  ):
+    with pytest.raises(errors.InputError, match=reason):
+      datasets.Convert(to, segmenter="paragraph")([solution])
+
+
+def test_the_words_of_the_segmenter_are_those_that_need_no_tokenizer():
+  assert {*typing.get_args(datasets.Segmenter)} == {*segmenters.KINDS} - {
+    "tokens"
+  }

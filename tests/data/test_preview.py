@@ -1,5 +1,6 @@
 """What a model would see, as text: the same as what it sees."""
 
+import dataclasses
 import itertools
 import re
 
@@ -8,7 +9,9 @@ import pytest
 from prm_jax import schema
 from prm_jax.data import decontamination
 from prm_jax.data import encoding
+from prm_jax.data import messages
 from prm_jax.data import preview
+from prm_jax.data import segmenters
 from prm_jax.data import sources
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data import validation
@@ -220,3 +223,65 @@ def _assert_counts(solutions, text):
   table = validation.table(validation.examine(solutions, policy))
   stats = preview.stats(solutions, TOKENIZER, config, policy)
   assert table.startswith(text) and stats.startswith(text)
+
+
+# --- Trajectories ------------------------------------------------------------
+
+TRAJECTORY = messages.trajectory(
+  [
+    dict(role="system", content="Be\nbrief."),
+    dict(role="user", content="How many?"),
+    dict(
+      role="assistant",
+      content="I look.",
+      thinking="Hm.",
+      tool_calls=[dict(function=dict(name="sql", arguments=dict(q="x")))],
+    ),
+    dict(role="tool", content="1"),
+    dict(role="assistant", content="One.\n\nIt is."),
+  ],
+  id="t",
+  tools=[dict(name="sql"), dict(function=dict(name="close"))],
+  ratings=(-1, 1),
+)
+
+
+def test_a_trajectory_shows_what_is_context_and_what_is_a_scored_turn():
+  keep = encoding.LabelPolicy(after_first_error="keep")
+  lines = _shown(TRAJECTORY, keep).splitlines()
+  assert [" ".join(x.split()) for x in lines[1:]] == [
+    "tools context sql, close",
+    "system context Be\\nbrief.",
+    "user context How many?",
+    "thinking context Hm.",
+    'assistant turn 0 target 0 I look.\\nsql({"q": "x"})',
+    "tool context 1",
+    "assistant turn 1 target 1 One.\\n\\nIt is.",
+  ]
+  assert "turn 1  target none" in _shown(TRAJECTORY)
+
+
+def test_a_turn_that_is_cut_shows_a_line_for_each_step():
+  plain = dataclasses.replace(TRAJECTORY, ratings=None)
+  text = _shown(messages.cut(plain, segmenters.PARAGRAPH))
+  turns = re.findall(r"turn (\d)  target none  (.*)", text)
+  assert turns == [
+    ("0", 'I look.\\nsql({"q": "x"})'),
+    *(("1", "One."), ("1", "It is.")),
+  ]
+
+
+def test_the_counts_of_trajectories_are_of_turns_calls_and_context():
+  cut = messages.cut(
+    dataclasses.replace(TRAJECTORY, ratings=None), segmenters.PARAGRAPH
+  )
+  cut = dataclasses.replace(cut, labels=(None, 1.0, 0.0))
+  config = encoding.EncodingConfig(max_tokens=None)
+  rest = (TOKENIZER, config, encoding.LabelPolicy(after_first_error="keep"))
+  found = preview.stats([TRAJECTORY, cut, SOLUTION], *rest)
+  assert (
+    "\n2 trajectories: 4 turns with 2 calls; context: 2 results, 2 messages of"
+    " users, 2 of the system\nturns with a target: 3\n"
+  ) in found
+  assert "3 solutions of 2 problems, 9 steps" in found
+  assert "trajectories" not in preview.stats([SOLUTION], *rest)

@@ -9,6 +9,7 @@ import pytest
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import array_record
+from prm_jax.data import messages
 from prm_jax.data import sources as sources_lib
 from prm_jax.data import tfds_records
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -57,6 +58,20 @@ def test_equal_rows_count_once_and_are_counted(tmp_path, capsys):
   both = sources_lib.CorpusConfig((source, other), deduplicate=False)
   assert len(sources_lib.load(both).train) == 8
   assert "taken out" not in capsys.readouterr().out
+
+
+def test_equal_turns_after_other_results_are_no_equal_rows(tmp_path):
+  call = dict(function=dict(name="sql", arguments={}))
+  asked = [
+    dict(role="user", content="How many?"),
+    dict(role="assistant", content="", tool_calls=[call]),
+  ]
+  rows = [
+    messages.trajectory([*asked, dict(role="tool", content=x)]) for x in "121"
+  ]
+  source = _write(tmp_path / "a.jsonl", rows)
+  found = sources_lib.load(sources_lib.CorpusConfig((source,)))
+  assert [x.messages[2].text for x in found.train] == ["1", "2"]
 
 
 def test_excluded_problems_are_known_by_their_letters_and_digits(

@@ -11,6 +11,7 @@ import pytest
 from prm_jax import schema
 from prm_jax.data import decontamination
 from prm_jax.data import encoding
+from prm_jax.data import messages
 from prm_jax.data import sources
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data import validation
@@ -42,6 +43,36 @@ def _levels(solutions, policy=POLICY, **options):
 def _counts(solutions, policy=POLICY, **options):
   results = validation.examine(iter(solutions), policy, **options)
   return {c["check"]: c["count"] for c in results["checks"] if c["count"]}
+
+
+def _trajectory(result, labels=(1.0, 0.0), answer="One."):
+  call = dict(function=dict(name="sql", arguments={}))
+  said = [
+    dict(role="user", content="How many?"),
+    dict(role="assistant", content="", tool_calls=[call]),
+    dict(role="tool", content=result),
+    dict(role="assistant", content=answer),
+  ]
+  return messages.trajectory(said, labels=labels)
+
+
+def test_a_turn_is_in_conflict_only_after_the_same_context():
+  first = _trajectory("1", (1.0, 1.0))
+  assert _levels([first, _trajectory("2")]) == {}
+  assert _levels([first, _trajectory("1")]) == {"conflicts": "error"}
+  # Before the results differ, it is the same turn.
+  earlier = _trajectory("2", (0.0, None))
+  assert _levels([first, earlier]) == {"conflicts": "error"}
+
+
+def test_trajectories_are_counted_by_what_is_said_in_them():
+  results = validation.examine([_trajectory("1"), *GOOD], POLICY)
+  assert results["messages"] == dict(
+    trajectories=1, user=1, assistant=2, tool=1, calls=1
+  )
+  assert "\n1 trajectories: 2 turns with 1 calls" in validation.table(results)
+  results = validation.examine(GOOD, POLICY)
+  assert "trajectories" not in validation.table(results)
 
 
 def test_a_sound_set_has_no_findings():

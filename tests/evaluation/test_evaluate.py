@@ -29,6 +29,7 @@ KINDS = {
   "steps": (prm_jax.EvaluateSteps, dict(neutral="bad", seed=3)),
   "best_of_n": (prm_jax.EvaluateBestOfN, dict(aggregate="min", grader="rules")),
   "prmbench": (prm_jax.EvaluatePRMBench, dict(seed=1)),
+  "turns": (prm_jax.EvaluateTurns, dict(seed=2)),
   "processbench": (prm_jax.EvaluateProcessBench, dict(tune_on="math")),
 }
 

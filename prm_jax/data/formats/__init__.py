@@ -20,6 +20,9 @@ Two forms hold more than a list: see prm800k.read_trees and gsm8k.read_pool.
 
 from types import ModuleType
 
+from prm_jax.data.formats import agent_process_bench
+from prm_jax.data.formats import atif
+from prm_jax.data.formats import chat
 from prm_jax.data.formats import gsm8k
 from prm_jax.data.formats import jsonl
 from prm_jax.data.formats import math
@@ -44,4 +47,9 @@ FORMATS: dict[str, ModuleType] = {
   "math_aps_tree": math_aps_tree,
   "math": math,
   "rlhflow": rlhflow,
+  "chat": chat,
+  "atif": atif,
+  "agent_process_bench": agent_process_bench,
 }
+# These hold conversations; in the others a trajectory would lose its context.
+OF_TRAJECTORIES = ("jsonl", "chat", "atif", "agent_process_bench")

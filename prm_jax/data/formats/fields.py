@@ -14,11 +14,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 import hashlib
 import pathlib
+import re
 from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.runtime import files
+from prm_jax.runtime import json_text
+
+# What a record may say where it leaves a field out.
+EMPTY: tuple[Any, ...] = (None, "", [])
 
 
 def field(
@@ -99,6 +104,8 @@ def beyond(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
 def rejoin(solution: schema.Solution, row: dict[str, Any]) -> dict[str, Any]:
   """Returns the row with the further fields that `beyond` set aside.
 
+  A further field that is EMPTY gives way to the row's own.
+
   Raises:
     InputError: one of them bears the name of a field of the row. It came from
       another form, where the name meant something else.
@@ -106,14 +113,28 @@ def rejoin(solution: schema.Solution, row: dict[str, Any]) -> dict[str, Any]:
   others = solution.extra.get("fields", {})
   if not isinstance(others, Mapping):
     raise cannot_hold(solution, 'extra "fields" must be an object; rename it')
-  clash = row.keys() & others.keys()
+  clash = {k for k in row.keys() & others.keys() if others[k] not in EMPTY}
   if clash:
     raise cannot_hold(
       solution,
       f'extra "fields" holds {", ".join(sorted(clash))}, a field of the form'
       " to be written; rename it",
     )
-  return row | dict(others)
+  return row | {k: v for k, v in others.items() if k not in row}
+
+
+def from_text(record: Mapping[str, Any], where: str, name: str) -> Any:
+  """Returns a field, of which some data sets hold the JSON text."""
+  value = record.get(name)
+  if not isinstance(value, str):
+    return value
+  try:
+    return json_text.parse(value)
+  except json_text.JSONTextError as e:
+    raise errors.InputError(
+      f'{where}: field "{name}" is a text that isn\'t JSON ({e.reason}); give'
+      " its value, or the JSON text of it"
+    ) from None
 
 
 def cannot_hold(solution: schema.Solution, why: str) -> errors.InputError:
@@ -125,6 +146,11 @@ def row_id(form: str, path: files.PathLike, where: str) -> str:
   """Returns "FORMAT/FILE:LINE" for a row of a form that has no ids."""
   name = pathlib.Path(path).name.removesuffix(".gz")
   return f"{form}/{pathlib.Path(name).stem}:{where.rpartition(':')[2]}"
+
+
+def is_row_id(form: str, identity: str) -> bool:
+  """Returns whether `row_id` made this id for a row of the form."""
+  return re.fullmatch(rf"{form}/.*:\d+", identity, re.S) is not None
 
 
 def unique_id(seen: dict[str, str], identity: str, where: str) -> str:
@@ -162,6 +188,22 @@ def check_reference(solution: schema.Solution, form: str) -> None:
       solution,
       f"{form} holds reference solutions only; write those with outcome true"
       " and every label 1",
+    )
+
+
+def check_whole_turns(solution: schema.Solution, form: str) -> None:
+  """Refuses what isn't a conversation whose steps are whole turns."""
+  if solution.messages is None:
+    raise cannot_hold(
+      solution,
+      f"no messages; {form} holds conversations, and plain steps go into"
+      " another form",
+    )
+  if solution.spans is not None:
+    raise cannot_hold(
+      solution,
+      f"its turns are cut into steps, and {form} has a place for whole turns;"
+      " write jsonl",
     )
 
 

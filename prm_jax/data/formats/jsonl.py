@@ -143,6 +143,30 @@ def solution_from_record(
   return solution
 
 
+def trajectory_from_record(
+  record: Mapping[str, Any], where: str, **extra: Any
+) -> schema.Solution:
+  """Returns the trajectory that a record holds, in the group of its problem.
+
+  Readers of other forms of conversations make such a record of theirs.
+
+  Args:
+    record: The fields, as solution_from_record takes them, with messages.
+    where: The file and line, for messages.
+    **extra: Further fields of the solution.
+
+  Returns:
+    The trajectory.
+
+  Raises:
+    InputError: A field is missing, has the wrong type or is out of range.
+  """
+  fields.field(record, where, "messages", list)
+  solution = solution_from_record(record, where)
+  extra = dict(group=fields.group(solution.problem), **extra)
+  return dataclasses.replace(solution, extra=extra)
+
+
 def _conversation(
   record: Mapping[str, Any], where: str
 ) -> tuple[tuple[schema.Message, ...] | None, tuple[Mapping[str, Any], ...]]:

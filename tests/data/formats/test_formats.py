@@ -18,6 +18,17 @@ from prm_jax.data.formats import jsonl
 from prm_jax.data.formats import trl_stepwise
 from prm_jax.runtime import files
 
+# As Hugging Face's templates take it, without ids of calls.
+CHAT = [
+  {"role": "user", "content": "1+1?"},
+  {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"function": {"name": "add", "arguments": {"x": [1, 1]}}}],
+  },
+  {"role": "tool", "content": "2", "time": 0.5},
+  {"role": "assistant", "content": "So 3."},
+]
 # One good row of each form, as its home publishes it.
 ROWS = {
   "jsonl": {
@@ -112,6 +123,29 @@ ROWS = {
       {"role": "assistant", "content": "-"},
     ],
   },
+  "chat": {
+    "id": "a",
+    "messages": CHAT,
+    "tools": [{"name": "add", "parameters": {"type": "dict"}}],
+    "labels": [1.0, None],
+    "outcome": False,
+    "source": "me",
+  },
+  "atif": {
+    "schema_version": "ATIF-v1.7",
+    "agent": {"name": "calculator", "version": "1"},
+    "steps": [
+      {"step_id": 1, "source": "user", "message": "1+1?"},
+      {"step_id": 2, "source": "agent", "message": "So 3."},
+    ],
+  },
+  "agent_process_bench": {
+    "messages": CHAT,
+    "step_labels": {"1": 0, "3": -1},
+    "final_label": -1,
+    "data_source": "sums",
+    "question": "1+1?",
+  },
 }
 # A raw row of PRM800K says more than we keep; its own tests write it.
 WRITABLE = [n for n in formats.FORMATS if n != "prm800k"]
@@ -176,7 +210,11 @@ def test_a_row_that_is_read_is_written_back(name, folder, write_rows):
   assert json.loads((folder / "out.jsonl").read_text()) == ROWS[name]
 
 
-@pytest.mark.parametrize("name", [n for n in WRITABLE if n != "jsonl"])
+# These have a field "outcome", which isn't beyond them.
+WITH_OUTCOME = ("jsonl", "chat")
+
+
+@pytest.mark.parametrize("name", [n for n in WRITABLE if n not in WITH_OUTCOME])
 def test_fields_beyond_the_form_survive_and_cannot_pass_for_ours(
   name, folder, write_rows
 ):
@@ -247,6 +285,42 @@ def _chat(text, sign, role="user"):
   return {"conversations": turns}
 
 
+def _step(**changes):
+  """Returns a document whose second step, the agent's, has these changes."""
+  user, agent = ROWS["atif"]["steps"]
+  return {"steps": [user, agent | changes]}
+
+
+def _called(**changes):
+  call = {"tool_call_id": "a", "function_name": "add", "arguments": {}}
+  return _step(tool_calls=[call | changes])
+
+
+BAD_ATIF = [
+  ({"schema_version": "ATIF-v1.8"}, "'ATIF-v1.8'; expected ATIF-v1.0 to"),
+  ({"schema_version": None}, '"schema_version" is null'),
+  ({"agent": {"version": "1"}}, 'agent: field "name" is missing'),
+  ({"steps": []}, '"steps" is empty'),
+  ({"steps": [1]}, "steps[0] must be an object"),
+  (_step(step_id=3), 'steps[1]: "step_id" is 3; count'),
+  (_step(step_id=None), 'steps[1]: "step_id" is None; count'),
+  (_step(source="tool"), "steps[1]: \"source\" is 'tool'; expected one of agent"),
+  (_step(message=None), 'steps[1]: field "message" is null'),
+  (_step(message=" "), "steps[1]: an empty turn"),
+  (_step(message=[{"type": "image", "source": {}}]), "steps[1]: content[0] is"),
+  (_step(reasoning_content=[1]), "steps[1]: thinking is [1]"),
+  (_called(arguments="{}"), 'tool_calls[0]: field "arguments" must be dict'),
+  (_called(tool_call_id=None), '"tool_call_id" is null'),
+  (_step(source="user", tool_calls=[1]), "tool_calls[0] must be an object"),
+  (_called(function_name='a"'), "steps[1]: tool_calls[0]: the name"),
+  (_step(observation={"results": [1]}), "observation.results[0] must be an"),
+  (_step(observation={"results": [{"source_call_id": "b", "content": ""}]}),
+   "steps[1].observation.results[0]: a tool's result without a tool call"),
+  (_step(extra={"prm_jax": {"label": 2}}), '"labels"[0] is 2'),
+  ({"extra": {"prm_jax": 1}}, "extra.prm_jax must be an object"),
+  ({"steps": ROWS["atif"]["steps"] + [{"step_id": 3, "source": "agent", "message": "So 2."}]},
+   "steps[2]: two assistant messages in a row"),
+]  # fmt: skip
 BAD_ROWS = [
   *((name, "{", "not JSON") for name in formats.FORMATS),
   *((name, "[1]" if name != "processbench" else "7", "expected a JSON object")
@@ -316,6 +390,29 @@ BAD_ROWS = [
   ("rlhflow", _chat("Add. One.", None), "where the question ends"),
   ("rlhflow", _chat("Add? One? Two.", None), "where the question ends"),
   ("rlhflow", _chat("Add?", None), "where the question ends"),
+  ("chat", {"messages": None}, '"messages" is null; give a list'),
+  ("chat", {"messages": "[{"}, "is a text that isn't JSON"),
+  ("chat", {"messages": "hello"}, '"messages" is a text that isn\'t JSON'),
+  ("chat", {"messages": '"hello"'}, '"messages" must be list, found str'),
+  ("chat", {"messages": CHAT[:1] + CHAT[2:]}, "messages[1]: a tool's result"),
+  ("chat", {"messages": CHAT[:2] + CHAT[3:]}, "'add' before it has no result"),
+  ("chat", {"messages": [*CHAT, CHAT[3]]}, "two assistant messages in a row"),
+  ("chat", {"messages": [{"role": "assistant"}]}, "an empty turn"),
+  ("chat", {"tools": [1]}, "tools is [1]; give a list of objects"),
+  ("chat", {"labels": [1.0]}, '"labels" has 1 entries for 2 steps'),
+  ("chat", {"ratings": [1, 2]}, '"ratings"[1] is 2; expected -1, 0, 1'),
+  ("chat", {"outcome": "no"}, '"outcome" must be bool, found str'),
+  ("chat", {"id": "a"}, "'a' was used at"),
+  ("chat", {"id": 0.5}, '"id" must be str or int, found float'),
+  *(("atif", *bad) for bad in BAD_ATIF),
+  ("agent_process_bench", {"step_labels": {"0": 1}}, "has '0', which isn't the index of an assistant's message; these are [1, 3]"),
+  ("agent_process_bench", {"step_labels": {"4": 1}}, "has '4', which isn't"),
+  ("agent_process_bench", {"step_labels": {"3": 2}}, '"step_labels"[3] is 2'),
+  ("agent_process_bench", {"step_labels": {"3": True}}, "is True; expected -1"),
+  ("agent_process_bench", {"step_labels": [1, 1]}, '"step_labels" must be an object'),
+  ("agent_process_bench", {"final_label": 2}, '"final_label" is 2; expected'),
+  ("agent_process_bench", {"final_label": True}, "must be int, found bool"),
+  ("agent_process_bench", {"messages": CHAT[2:]}, "messages[0]: a tool's result"),
 ]  # fmt: skip
 
 
@@ -479,7 +576,31 @@ BENCH = {
   "original": {"problem": "1+1?", "steps": ["a"]},
 }
 RIGHT = {"outcome": True, "labels": (1.0, 1.0)}
+CUT = dict(
+  labels=None,
+  steps=("So", "3."),
+  messages=(schema.Message("assistant", "So 3."),),
+  raw_text="So 3.",
+  spans=((0, 2), (3, 5)),
+)
+CALLED = dict(
+  labels=None,
+  steps=("add({})",),
+  messages=(schema.Message("assistant", "", calls=(schema.Call("add", {}),)),),
+)
 CANNOT_HOLD = [
+  *((x, {}, "no messages") for x in ("chat", "atif", "agent_process_bench")),
+  *(
+    (x, CUT, "its turns are cut into steps")
+    for x in ("chat", "atif", "agent_process_bench")
+  ),
+  ("atif", CALLED, "a tool call has no id"),
+  ("atif", dict(steps=(), labels=None, messages=()), "no message;"),
+  (
+    "agent_process_bench",
+    CALLED | dict(labels=(0.5,)),
+    "needs labels that are 0 or 1",
+  ),
   ("processbench", {"labels": None}, "no labels"),
   ("processbench", {"labels": (0.9, 0.0)}, "can only say 1 up to"),
   ("processbench", {"labels": (None, 0.0)}, "can only say 1 up to"),

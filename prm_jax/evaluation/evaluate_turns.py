@@ -1,0 +1,152 @@
+"""`prm_jax.EvaluateTurns`: the turns of agents, and pairs of last turns."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+import dataclasses
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.data.formats import fields
+from prm_jax.evaluation import evaluate
+from prm_jax.evaluation import results as results_lib
+from prm_jax.evaluation import tables
+from prm_jax.inference import scores as scores_lib
+from prm_jax.runtime import files
+from prm_jax.runtime import verbs
+
+
+@dataclasses.dataclass(frozen=True)
+class TurnsJob(evaluate.Job):
+  """Which files of trajectories are evaluated, and where the results go.
+
+  Args:
+    input: A file of trajectories; repeat the option for each file.
+    format: The format of --input, such as agent_process_bench, tool_prm_bench,
+      chat and atif; docs/data.md lists the formats.
+  """
+
+  input: tuple[verbs.Input, ...]
+  format: str = "agent_process_bench"
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateTurns(evaluate.Evaluate):
+  """Measures StepAcc, FirstErrAcc and AUROC on rated turns, and pairs of them.
+
+  Example:
+    prm-jax eval turns --checkpoint=runs/demo/prm --input=hotpotqa.jsonl
+  """
+
+  def __call__(
+    self,
+    solutions: Sequence[schema.Solution],
+    score: schema.Score | None = None,
+  ) -> results_lib.Evaluation:
+    """Returns the measures of rated or labelled trajectories.
+
+    A turn that scores below 0.5 is predicted to be wrong; evaluation.turns says
+    what is measured. "pairs" is null unless the trajectories are pairs, as
+    those of tool_prm_bench are. "baselines" holds the measures of scores that
+    read nothing: everything is right, the turn's index, its length; "sources",
+    if the trajectories have several, those of each source. A sample's
+    prediction and target are first wrong turns, 0-based.
+
+    Args:
+      solutions: The trajectories. Each step of a solution without messages
+        counts as a turn.
+      score: What scores them, instead of the checkpoint or file of scores.
+
+    Raises:
+      InputError: An id comes twice, a turn is cut into steps, or no turn has a
+        rating or label.
+    """
+    from prm_jax.evaluation import step_metrics
+    from prm_jax.evaluation import turns
+
+    _check(solutions, "solutions", {})
+    ratings = [turns.ratings_of(s) for s in solutions]
+    if solutions and not any(x is not None for row in ratings for x in row):
+      raise errors.InputError(
+        "solutions: no turn has a rating or label to compare with"
+      )
+    units = turns.units_of(solutions)
+
+    def of_turns(step_scores, rows=range(len(solutions))):
+      return turns.evaluate(
+        [step_scores[i] for i in rows],
+        [ratings[i] for i in rows],
+        units=[units[i] for i in rows],
+        seed=self.seed,
+      )
+
+    def measure(step_scores, ranked=None):
+      last = [x[-1] if x else 0.0 for x in ranked or step_scores]
+      pairs = turns.evaluate_pairs(last, solutions, seed=self.seed)
+      return of_turns(step_scores) | dict(pairs=pairs)
+
+    scored = self.step_scores(solutions, score)
+    ranked = [x.scores if x.logits is None else x.logits for x in scored.rows]
+    results = {"scored_by": scored.by}
+    results |= measure(scored.step_scores, ranked)
+    judged = [x for row in scored.judged for x in row]
+    results["turns_judged"] = dict(num=sum(judged), of=len(judged))
+    names = (*turns.MEASURES, "interval", "pairs")
+    results["baselines"] = evaluate.baselines(solutions, measure, names)
+    by_source: dict[str, list[int]] = defaultdict(list)
+    for i, s in enumerate(solutions):
+      by_source[s.source].append(i)
+    if len(by_source) > 1:
+      results["sources"] = {
+        name: of_turns(scored.step_scores, rows)
+        for name, rows in sorted(by_source.items())
+      }
+    predicted = step_metrics.predicted_first_errors(
+      scored.step_scores, schema.THRESHOLD
+    )
+    truth = [turns.first_error(x) for x in ratings]
+    samples = scores_lib.samples(solutions, scored, predicted.tolist(), truth)
+    for sample, rated, s in zip(samples, ratings, solutions, strict=True):
+      sample["ratings"] = list(rated)
+      sample |= fields.given(
+        pair=s.extra.get("pair"), choice=s.extra.get("choice")
+      )
+    return results_lib.Evaluation(results, samples)
+
+  def run(self, job: TurnsJob) -> None:
+    """Evaluates the trajectories of files.
+
+    Args:
+      job: The files.
+    """
+    job.check(job.input, self)
+    solutions: list[schema.Solution] = []
+    seen: dict[str, str] = {}
+    for path in job.input:
+      read = evaluate.read(job.format, path, job.limit, self.seed)
+      _check(read, path, seen)
+      solutions += read
+    evaluation = self(solutions)
+    job.write(evaluation, tables.turns_table(evaluation.results))
+
+
+def _check(
+  solutions: Sequence[schema.Solution],
+  where: files.PathLike,
+  seen: dict[str, str],
+) -> None:
+  """Refuses cut turns, and ids that come twice.
+
+  Args:
+    solutions: The trajectories.
+    where: What they were read from, for errors.
+    seen: Where each id was used before; theirs are added.
+  """
+  for solution in solutions:
+    fields.unique_id(seen, solution.id, str(where))
+    if solution.messages is not None and solution.spans is not None:
+      raise errors.InputError(
+        f"{where}: solution {solution.id!r}: its turns are cut into steps; give"
+        " the trajectory of whole turns"
+      )
