@@ -100,7 +100,7 @@ def test_a_turn_is_read_at_its_own_end_token_and_owns_its_tokens_alone(family):
   tokenizer = policy_folders.tokenizer(family)
   end = tokenizer.control(_learned(family).ends[0])
   assert encoded.tokens[encoded.step_end].tolist() == [end, end]
-  (a, b), (c, d) = encoded.turns
+  (_, b), (c, d) = encoded.turns
   assert (b - 1, d - 1) == tuple(encoded.step_end) and b < c
   first, second = (
     tokenizer.decode(encoded.tokens[x:y]) for x, y in encoded.turns
@@ -138,7 +138,7 @@ def test_no_text_moves_a_boundary_or_becomes_a_control(family, place):
     for name in family_names
   }
   for text in typed:
-    said = {x: "a" for x in ("user", "result", "turn")} | {place: text}
+    said = dict.fromkeys(("user", "result", "turn"), "a") | {place: text}
     try:
       encoded = _encoded(family, _spoken(*said.values()))
     except errors.InputError as e:
