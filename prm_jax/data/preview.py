@@ -11,6 +11,7 @@ import numpy as np
 from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import messages
+from prm_jax.data import policy_templates
 from prm_jax.data import sources
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.runtime import progress
@@ -28,12 +29,17 @@ def show(
   A step's line says where its score is read, the text of the token there, and
   its target. Among its ids that token is in brackets. A trajectory has a line
   for each message, which says whether it is context or a turn, and a turn's
-  target; of a turn that is cut, a line for each step.
+  target; of a turn that is cut, a line for each step. With a model that reads
+  conversations, a turn's line says where its score is read.
   """
   name = terminal.visible(solution.id, one_line=True)
   lines = [f"# {name}  outcome {solution.outcome}"]
   if solution.messages is not None:
-    return "\n".join([*lines, *_message_lines(solution, policy)])
+    reads: Iterator[str] = itertools.repeat("")
+    if isinstance(encoding_config.template, policy_templates.PolicyTemplate):
+      encoded = encoding.encode_solution(solution, tokenizer, encoding_config)
+      reads = _reads(encoded, tokenizer)
+    return "\n".join([*lines, *_message_lines(solution, policy, reads)])
   encoded = encoding.encode_solution(solution, tokenizer, encoding_config)
   if encoded is None:
     n = encoding_config.max_tokens
@@ -64,8 +70,21 @@ def show(
   return "\n".join(lines)
 
 
+def _reads(
+  encoded: encoding.EncodedSolution | None, tokenizer: tokenizer_lib.Tokenizer
+) -> Iterator[str]:
+  """Yields where each step is read, and the token there."""
+  if encoded is not None:
+    for end in encoded.step_end:
+      text = tokenizer.decode([int(encoded.tokens[end])])
+      yield f"  read at {end} {repr(text) if text else 'its end token'}"
+  yield from itertools.repeat("  too long: left out")
+
+
 def _message_lines(
-  solution: schema.Solution, policy: encoding.LabelPolicy
+  solution: schema.Solution,
+  policy: encoding.LabelPolicy,
+  reads: Iterator[str],
 ) -> Iterator[str]:
   """Yields a line for the tools, and one for each message or step of a turn."""
   if solution.tools:
@@ -91,7 +110,7 @@ def _message_lines(
       yield f"  {'thinking':<9}  context  {_clip(message.thinking)}"
     for _, step, label in of_turns[turn]:
       yield (
-        f"  {message.role:<9}  turn {turn}  target {_target(label)}"
+        f"  {message.role:<9}  turn {turn}{next(reads)}  target {_target(label)}"
         f"  {_clip(step)}"
       )
 

@@ -12,6 +12,7 @@ from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax.cli import main
 from prm_jax.data import encoding
+from prm_jax.data import preview
 from prm_jax.environments import sql
 from prm_jax.environments import turns
 from prm_jax.inference import score
@@ -145,6 +146,18 @@ def test_a_score_says_where_the_model_did_not_read_what_was_thought(prm):
   (same,) = prm.score([prm_jax.trajectory(said)])
   assert same.scores == scores.scores
   assert "without_thinking" not in score.fields_of(same)
+
+
+def test_inspect_says_where_each_turn_is_read(prm, trajectories):
+  one = trajectories[0]
+  lines = preview.show(
+    one, prm.tokenizer, prm.encoding, encoding.LabelPolicy()
+  ).splitlines()
+  ends = prm.encode(one).step_end
+  turns_ = [x for x in lines if x.startswith("  assistant")]
+  assert len(turns_) == len(ends)
+  for line, end in zip(turns_, ends):
+    assert f"read at {end} its end token" in line
 
 
 def test_a_model_without_conversations_says_so(prm, trajectories):
