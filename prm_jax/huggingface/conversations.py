@@ -99,25 +99,26 @@ def learn(
     end: The name of the token that ends a turn.
   """
   names = token_names.controls(chat.folder, tokenizer)
+  marked = trial_conversations.marked()
+  of_texts = [x for x in marked if not any(y.calls for y in x.messages)]
+  reason = ""
   try:
     way, words = _how_asked(chat)
     probe = _Probe(chat, names, end, way, _tried(words))
     probe.ask_all()
-    found = probe.template()
-    try:
-      probe.check(found)
-    except _UnlikeError:
-      if way.arguments != "each":
-        raise
-      found = dataclasses.replace(found, arguments="each_as_text")
-      probe.check(found)
-    found = dataclasses.replace(found, refuses=probe.refuses(found))
-    _check_ids(chat, found, tokenizer, names)
+    # A template whose calls data can't have may still write texts as data do.
+    for conversations in (marked, of_texts):
+      try:
+        found = probe.checked(probe.template(conversations))
+        _check_ids(chat, found, tokenizer, names)
+        return Learned(found)
+      except _UnlikeError as e:
+        reason = reason or str(e)
   except _UnlikeError as e:
-    return Learned(None, f"its chat template {e}")
+    reason = str(e)
   except errors.InputError as e:  # as one that can't be rendered
     return Learned(None, str(e).removeprefix(f"{chat.folder}: "))
-  return Learned(found)
+  return Learned(None, f"its chat template {reason}")
 
 
 class _Way(NamedTuple):
@@ -358,9 +359,8 @@ class _Probe:
     asked = [*marked, *_TOOLS, *_BLOCKS, *trials, *around]
     self._ask([*((x, False) for x in asked), *((x, True) for x in begun)])
 
-  def template(self) -> Template:
-    """Returns the template, without what it refuses."""
-    conversations = trial_conversations.marked()
+  def template(self, conversations: Sequence[Conversation]) -> Template:
+    """Returns the template, without what it refuses, as conversations show it."""
     whole = self._how_tools_are()
     notes = _Notes(defaultdict(list), defaultdict(list), set(), {})
     texts = self.texts(conversations)
@@ -485,6 +485,17 @@ class _Probe:
     return known
 
   # --- Checks ---
+
+  def checked(self, known: Template) -> Template:
+    """Returns a template that writes other conversations as it should."""
+    try:
+      self.check(known)
+    except _UnlikeError:
+      if known.arguments != "each":
+        raise
+      known = dataclasses.replace(known, arguments="each_as_text")
+      self.check(known)
+    return dataclasses.replace(known, refuses=self.refuses(known))
 
   def check(self, known: Template) -> None:
     """Refuses a template that writes other conversations otherwise."""
