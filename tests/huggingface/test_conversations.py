@@ -17,6 +17,7 @@ from prm_jax.data import messages
 from prm_jax.data import policy_templates
 from prm_jax.data import templates
 from prm_jax.huggingface import chat_templates
+from prm_jax.huggingface import conversation_renderings
 from prm_jax.huggingface import conversations
 from prm_jax.huggingface import import_policy
 from prm_jax.huggingface import token_names
@@ -80,9 +81,11 @@ def test_data_write_what_the_template_writes_for_conversations_not_seen(
   monkeypatch.setattr(random, "Random", lambda _: seeded(1))
   trials = list(trial_conversations.trials(120))
   chat = _chat(tmp_path, family)
-  probe = conversations._Probe(chat, (), "", conversations._Way(), ())
+  written = conversation_renderings.Renderings(
+    chat, conversation_renderings.Way()
+  )
   num = 0
-  for trial, text in zip(trials, probe.texts(trials), strict=True):
+  for trial, text in zip(trials, written.texts(trials), strict=True):
     own = conversations._data(known, trial)
     if text is None or own is None:
       continue

@@ -15,7 +15,7 @@ import pytest
 from prm_jax import errors
 from prm_jax.data import encoding
 from prm_jax.data import messages
-from prm_jax.huggingface import conversations
+from prm_jax.huggingface import conversation_renderings
 from prm_jax.huggingface import import_policy
 from prm_jax.huggingface import trial_conversations
 
@@ -67,7 +67,8 @@ def test_a_conversation_has_the_ids_of_transformers(name, tmp_path):
     except errors.InputError:
       continue
     records = [
-      conversations._record(x, conversations._Way()) for x in trial.messages
+      conversation_renderings.record_of(x, conversation_renderings.Way())
+      for x in trial.messages
     ]
     ids = theirs.apply_chat_template(
       records,

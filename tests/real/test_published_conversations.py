@@ -11,7 +11,7 @@ from prm_jax import errors
 from prm_jax.data import encoding
 from prm_jax.data import messages
 from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.huggingface import conversations
+from prm_jax.huggingface import conversation_renderings
 from prm_jax.huggingface import import_policy
 from prm_jax.huggingface import trial_conversations
 
@@ -68,7 +68,10 @@ def test_a_whole_conversation_has_the_ids_of_transformers(
     except errors.InputError:
       continue
     ids = theirs.apply_chat_template(
-      [conversations._record(x, conversations._Way()) for x in said],
+      [
+        conversation_renderings.record_of(x, conversation_renderings.Way())
+        for x in said
+      ],
       tools=list(tools) or None,
       tokenize=True,
       return_dict=False,
