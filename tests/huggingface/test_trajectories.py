@@ -10,12 +10,14 @@ import test_import_export
 import prm_jax
 from prm_jax import errors
 from prm_jax import huggingface
+from prm_jax import schema
 from prm_jax.cli import main
 from prm_jax.data import encoding
 from prm_jax.data import preview
 from prm_jax.environments import sql
 from prm_jax.environments import turns
 from prm_jax.inference import score
+from prm_jax.inference import turn_policy
 from prm_jax.testbed import sql_policy
 
 CONFIG = dict(
@@ -158,6 +160,34 @@ def test_inspect_says_where_each_turn_is_read(prm, trajectories):
   assert len(turns_) == len(ends)
   for line, end in zip(turns_, ends):
     assert f"read at {end} its end token" in line
+
+
+def test_a_model_acts_in_a_world_and_its_turns_depend_on_the_seed_alone(
+  policy, trajectories
+):
+  agent = turn_policy.TurnPolicy(
+    prm_jax.load(str(policy)), prm_jax.Sampling(max_tokens=8)
+  )
+  # A prompt is what stands before a turn in the whole conversation.
+  one = trajectories[0]
+  whole = encoding.encode_solution(
+    one,
+    agent.policy.tokenizer,
+    encoding.EncodingConfig(template=agent.template),
+  )
+  begun = schema.first_turns(one, 0)
+  expected = whole.tokens[: whole.turns[0][0]]
+  assert agent.prompt(begun).tolist() == expected.tolist()
+  world = sql.SQL()
+  openings = sql.openings(range(2))
+  write = turns.generate(world, agent, seed=0, max_turns=2)
+  rows = write(openings, 2)
+  again = [write([x], 2)[0] for x in reversed(openings)]
+  assert rows == again[::-1]
+  said = [x.messages for row in rows for x in row]
+  assert len({str(x[len(openings[0].messages) :]) for x in said}) > 1
+  same = agent([begun] * 3, [7, 8, 7])
+  assert same[0] == same[2] != same[1]
 
 
 def test_a_model_without_conversations_says_so(prm, trajectories):
