@@ -8,6 +8,7 @@ from prm_jax import schema
 from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
+from prm_jax.integrations import trl
 from prm_jax.integrations import turns
 
 PROMPT, COMPLETION = turns_cases.PROMPT, turns_cases.COMPLETION
@@ -127,3 +128,19 @@ def test_the_log_says_how_many_turns_come_before_the_first_error():
     )
   )
   assert set(turns.metrics([]).values()) == {0.0}
+
+
+def test_trl_gets_an_aggregate_of_turns_and_logs_them():
+  score, asked = turns_cases.recorded()
+  reward = trl.turn_reward_func(score, tools=turns_cases.TOOLS, name="mine")
+  logged = {}
+  out = reward(
+    prompts=[PROMPT] * 2,
+    completions=[COMPLETION, COMPLETION[4:]],
+    completion_ids=[[1], [2]],
+    log_metric=logged.__setitem__,
+  )
+  assert out == [0.25, 0.5] and reward.__name__ == "mine"
+  assert asked[0].tools == turns_cases.TOOLS
+  assert logged["mine/turn_min"] == 0.375 and len(logged) == 5
+  assert reward(prompts=[PROMPT], completions=[COMPLETION]) == [0.25]
