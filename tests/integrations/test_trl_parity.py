@@ -16,7 +16,6 @@ transformers = pytest.importorskip("transformers")
 trl = pytest.importorskip("trl")
 
 import datasets  # noqa: E402
-
 import turns_cases  # noqa: E402
 
 from prm_jax import schema  # noqa: E402
