@@ -40,7 +40,7 @@ def verified(
   Raises:
     InputError: The episode has an item that isn't of a conversation.
   """
-  record = turns.record_of(body)
+  record = body if isinstance(body, Mapping) else body.model_dump()
   (scores,) = turns.score_turns(score, [conversation(record)])
   metrics = turns.metrics([scores])
   return {

@@ -93,9 +93,8 @@ def decoded(
     ids: The ids after the prompt.
     mask: Which of them the policy wrote.
     decode: Returns the text of ids, without special tokens.
-    between: Returns what was said of the text between two runs, such as
-      chats.between("user\\n", "\\nassistant") without what the policy's
-      template writes around it. It must not raise for a long conversation.
+    between: Returns what was said, of the text between two runs, such as
+      turns.between("user\\n", "\\nassistant").
 
   Returns:
     The conversation, with one own turn for each run.
@@ -117,6 +116,26 @@ def decoded(
     completion.append(dict(role="assistant", content=text))
     last = end
   return conversation(prompt, completion)
+
+
+def between(start: str, end: str) -> Callable[[str], str]:
+  """Returns a function that takes away what a template writes around a text.
+
+  Args:
+    start: What the template leaves before it, without special tokens.
+    end: What it leaves after it.
+
+  Returns:
+    A function from a text to what stands between the last `start` and the `end`
+    that follows; to the whole text, stripped, if they aren't there.
+  """
+
+  def find(text: str) -> str:
+    _, found, rest = text.rpartition(start)
+    said, closed, _ = rest.partition(end)
+    return said if found and closed else text.strip()
+
+  return find
 
 
 def record_of(message: Any) -> Record:

@@ -82,6 +82,7 @@ def test_tokens_alone_are_a_conversation_too():
     dict(role="assistant", content="yes [0.5]"),
   )
   assert out.own == (2, 4, 6)
+  assert turns_cases.BETWEEN(" no template ") == "no template"
   with pytest.raises(errors.InputError, match="a mask of 1 places for"):
     turns.decoded(PROMPT, ids, [1], turns_cases.DECODE)
 
