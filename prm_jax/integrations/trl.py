@@ -148,7 +148,8 @@ def with_turn_advantages(
     process_weight: The factor of the advantages of turns.
 
   Returns:
-    The class, which also logs turns.metrics as `prm/...`.
+    The class, which also logs turns.metrics of each process's own conversations
+    as `prm/...`.
 
   Raises:
     InputError: Raised by the class, if `use_liger_kernel` is set, or a

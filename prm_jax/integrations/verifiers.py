@@ -45,8 +45,8 @@ def score_traces(
 ) -> list[schema.StepScores]:
   """Returns the scores of the turns of traces.
 
-  Each branch is a conversation. A turn of several branches is scored in the
-  first.
+  Each branch is a conversation. A turn of several branches has the same context
+  in each, and the score of the last.
 
   Args:
     traces: The traces (verifiers.v1.Trace).
@@ -60,19 +60,13 @@ def score_traces(
     tools = [
       dict(type="function", function=turns.record_of(x)) for x in trace.tools
     ]
-    seen: set[int] = set()
     for branch in trace.branches:
-      new = [
-        i
-        for i, node in enumerate(branch.nodes)
-        if node.sampled and id(node) not in seen
-      ]
+      own = [i for i, node in enumerate(branch.nodes) if node.sampled]
       records = (turns.record_of(node.message) for node in branch.nodes)
       conversations.append(
-        turns.Conversation(tuple(records), tuple(new), tuple(tools))
+        turns.Conversation(tuple(records), tuple(own), tuple(tools))
       )
-      nodes.append([id(branch.nodes[i]) for i in new])
-      seen.update(nodes[-1])
+      nodes.append([id(branch.nodes[i]) for i in own])
   of_node = {
     name: pair
     for names, row in zip(

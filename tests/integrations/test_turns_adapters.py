@@ -168,16 +168,19 @@ def test_tunix_gets_a_number_of_each_trajectory_in_atif():
     dict(step_id=1, source="system", message="Be brief."),
     dict(step_id=2, source="user", message="1 + 1?"),
     dict(step_id=3, source="agent", message="2 [1.0]", is_copied_context=True),
-    dict(step_id=4, source="user", message="2 + 3?"),
+    dict(step_id=4, source="user", message="and then?"),
+    # Written by a program and not by a model.
+    dict(step_id=5, source="agent", message="go [0.0]", llm_call_count=0),
+    dict(step_id=6, source="user", message="2 + 3?"),
     dict(
-      step_id=5,
+      step_id=7,
       source="agent",
       message="look [0.75]",
       reasoning_content="so",
       tool_calls=calls,
       observation=result,
     ),
-    dict(step_id=6, source="agent", message="it is 5 [0.25]"),
+    dict(step_id=8, source="agent", message="it is 5 [0.25]"),
   ]
   agent = dict(name="a", version="1", tool_definitions=[*turns_cases.TOOLS])
   record = dict(schema_version="ATIF-v1.7", agent=agent, steps=steps)
@@ -185,9 +188,9 @@ def test_tunix_gets_a_number_of_each_trajectory_in_atif():
   items = [record, none]
   assert tunix.score_items(items, score=score) == [0.25, 0.0]
   assert tunix.score_items(items, score=score, aggregate="mean") == [0.5, 0.0]
-  assert asked[0].tools == turns_cases.TOOLS and len(asked[0].steps) == 3
-  assert asked[0].messages[4].thinking == "so"
-  assert asked[0].messages[5] == schema.Message("tool", "5", answers="c1")
+  assert asked[0].tools == turns_cases.TOOLS and len(asked[0].steps) == 4
+  assert asked[0].messages[6].thinking == "so"
+  assert asked[0].messages[7] == schema.Message("tool", "5", answers="c1")
 
 
 # --- SkyRL -------------------------------------------------------------------
