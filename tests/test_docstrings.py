@@ -41,7 +41,8 @@ PUBLIC = (
   "integrations.chats",
   *("integrations.openrlhf", "integrations.prime_rl", "integrations.skyrl"),
   *("integrations.slime", "integrations.tinker", "integrations.trl"),
-  *("integrations.tunix", "integrations.verl"),
+  *("integrations.tunix", "integrations.turns", "integrations.verl"),
+  *("integrations.nemo_gym", "integrations.verifiers"),
 )
 # What users make and hand on: the methods are for verbs.
 HANDED_ON = ("inference.policy", "inference.checkpoint")

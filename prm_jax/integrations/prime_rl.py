@@ -1,18 +1,22 @@
 """prime-rl: the advantages of a trace's sampled tokens.
 
 An algorithm of prime-rl gives `assign_advantages` one number for each sampled
-token of a trace. A trace's sampled tokens are scored as one response.
+token of a trace. trace_advantages scores a trace's sampled tokens as one response,
+turn_advantages its turns in their conversation (prime-rl 559b4477).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from prm_jax import schema
 from prm_jax.integrations import chats
 from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
+from prm_jax.integrations import turns
+from prm_jax.integrations import verifiers
 
 
 def trace_advantages(
@@ -50,5 +54,38 @@ def trace_advantages(
     ids.append([token for tokens in sampled for token in tokens])
   scored = scoring.score_responses(score_texts, decode, problems, ids)
   rows = credit.process_advantages(scored, rewards=rewards)
+  outcomes = [trace.reward for trace in traces]
+  return credit.with_outcomes(rows, outcomes, process_weight=process_weight)
+
+
+def turn_advantages(
+  traces: Sequence[Any],
+  *,
+  score: schema.Score,
+  rewards: scoring.Rewards = scoring.judged,
+  advantages: Callable[..., list[list[float]]] = credit.process_advantages,
+  process_weight: float = 1.0,
+) -> list[list[float]]:
+  """Returns the advantages of the turns of one group's traces.
+
+  As trace_advantages. It also sets `info["turn_rewards"]` and metrics
+  (verifiers.set_turn_rewards).
+
+  Args:
+    traces: The traces (verifiers.v1.Trace) of the rollouts of one problem.
+    score: Scores trajectories (prm_jax.load_score).
+    rewards: What the rewards of turns are, given their scores.
+    advantages: credit.process_advantages or credit.to_go_advantages.
+    process_weight: The factor of the advantages of turns.
+
+  Returns:
+    A list for each trace, with one advantage for each sampled token.
+  """
+  scores = verifiers.set_turn_rewards(traces, score=score)
+  scored = [
+    turns.placed(each, [sum(x.mask) for x in trace.nodes if x.sampled])
+    for each, trace in zip(scores, traces, strict=True)
+  ]
+  rows = advantages(scored, rewards=rewards)
   outcomes = [trace.reward for trace in traces]
   return credit.with_outcomes(rows, outcomes, process_weight=process_weight)

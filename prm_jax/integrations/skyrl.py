@@ -1,17 +1,27 @@
 """SkyRL: a reward for each token of `GeneratorOutput`.
 
 SkyRL's GAE and REINFORCE++ use rewards of tokens; its GRPO and RLOO sum them.
+with_step_rewards scores a response's text, with_turn_rewards the turns of a
+conversation. In step-wise training each turn is a sample of its own, and SkyRL
+gives all of them the advantage of the last one's reward (a9564572);
+turn_advantages gives each its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jaxtyping import Float
+import numpy as np
+
 from prm_jax import errors
+from prm_jax import schema
 from prm_jax.integrations import chats
+from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
+from prm_jax.integrations import turns
 
 
 def with_step_rewards(
@@ -44,18 +54,142 @@ def with_step_rewards(
   if generator_output.get("is_last_step") is not None:
     raise errors.InputError(
       "generator.step_wise_trajectories=true: SkyRL reads the rewards of the"
-      " last turn alone; set it to false to train on steps"
+      " last turn alone; set it to false to train on steps, or take"
+      " with_turn_rewards and turn_advantages"
     )
   masks = generator_output["loss_masks"]
   responses = generator_output["response_ids"]
   ids = list(map(scoring.token_ids, responses, masks))
   problems = list(map(chats.problem_of, generator_input["prompts"]))
   scored = scoring.score_responses(score_texts, decode, problems, ids)
+  return _with_rewards(
+    generator_output,
+    [scoring.token_rewards(one, rewards) for one in scored],
+    process_weight,
+  )
+
+
+def with_turn_rewards(
+  generator_input: Mapping[str, Any],
+  generator_output: Mapping[str, Any],
+  *,
+  score: schema.Score,
+  decode: placement.Decode,
+  rewards: scoring.Rewards = scoring.delta,
+  process_weight: float = 1.0,
+  between: Callable[[str], str] = str.strip,
+) -> dict[str, Any]:
+  """Returns a generator's output with the rewards of turns added to its own.
+
+  Args:
+    generator_input: The GeneratorInput, whose prompts are chats.
+    generator_output: The GeneratorOutput, of whole conversations or, in
+      step-wise training, of single turns.
+    score: Scores trajectories (prm_jax.load_score).
+    decode: Returns the text of the policy's ids (placement.decoder).
+    rewards: What the rewards of turns are, given their scores.
+    process_weight: The factor of the rewards of turns.
+    between: Returns what was said between two turns (turns.decoded).
+
+  Returns:
+    The output, with a turn's reward on its last own token and turns.metrics
+    among `rollout_metrics`.
+
+  Raises:
+    InputError: There isn't a prompt for each conversation.
+  """
+  masks = generator_output["loss_masks"]
+  ends = generator_output.get("is_last_step") or [True] * len(masks)
+  members = _trajectories(ends)
+  prompts = generator_input["prompts"]
+  if len(prompts) != len(members):
+    raise errors.InputError(
+      f"{len(prompts)} prompts for {len(members)} conversations; give the input"
+      " that the output was generated from"
+    )
+  asked = []
+  for prompt, rows in zip(prompts, members, strict=True):
+    ids = [x for i in rows for x in generator_output["response_ids"][i]]
+    mask = [x for i in rows for x in masks[i]]
+    asked.append(turns.decoded(prompt, ids, mask, decode, between=between))
+  scores = turns.score_turns(score, asked)
+  out: list[list[float]] = []
+  for each, rows in zip(scores, members, strict=True):
+    lengths = [turns.run_lengths(masks[i]) for i in rows]
+    scored = turns.placed(each, [x for row in lengths for x in row])
+    values = iter(scoring.token_rewards(scored, rewards))
+    out += [[next(values) for _ in range(sum(row))] for row in lengths]
+  added = {f"prm/{k}": x for k, x in turns.metrics(scores).items()}
+  known = generator_output.get("rollout_metrics") or {}
+  return {
+    **_with_rewards(generator_output, out, process_weight),
+    "rollout_metrics": {**known, **added},
+  }
+
+
+def turn_advantages(
+  rewards: Any,
+  response_mask: Any,
+  uids: Sequence[Any],
+  is_last_step: Sequence[bool],
+) -> Float[np.ndarray, "B T"]:
+  """Returns the advantages of step-wise training, each turn's its own.
+
+  A turn's return is the sum of the rewards from it on, and its advantage the
+  return less the mean of the same turn's in the other conversations of the
+  problem (credit.to_go_advantages).
+
+  Args:
+    rewards: The rewards [B, T] of a batch whose rows are turns.
+    response_mask: Which tokens are real, [B, T].
+    uids: The problem of each row.
+    is_last_step: Whether a row is its conversation's last turn.
+
+  Returns:
+    The advantages, float32, 0 where the mask is false.
+  """
+  sums = np.asarray(rewards, np.float64).sum(axis=1).tolist()
+  groups: dict[Any, list[list[int]]] = {}
+  for rows in _trajectories(is_last_step):
+    groups.setdefault(uids[rows[0]], []).append(rows)
+  out = np.asarray(response_mask).astype(np.float32)
+  for group in groups.values():
+    scored = [
+      turns.placed(
+        schema.StepScores(tuple(sums[i] for i in rows)), [1] * len(rows)
+      )
+      for rows in group
+    ]
+    for rows, values in zip(group, credit.to_go_advantages(scored)):
+      for i, value in zip(rows, values, strict=True):
+        out[i] *= value
+  return out
+
+
+def _trajectories(is_last_step: Sequence[bool]) -> list[list[int]]:
+  """Returns the rows of each conversation."""
+  out: list[list[int]] = [[]]
+  for i, is_last in enumerate(is_last_step):
+    out[-1].append(i)
+    if is_last:
+      out.append([])
+  return out if out[-1] else out[:-1]
+
+
+def _with_rewards(
+  generator_output: Mapping[str, Any],
+  rewards: Sequence[Sequence[float]],
+  process_weight: float,
+) -> dict[str, Any]:
+  """Returns the output with rewards of own tokens added to its own."""
   out = []
-  for own, mask, one in zip(
-    generator_output["rewards"], masks, scored, strict=True
+  for own, mask, values in zip(
+    generator_output["rewards"],
+    generator_output["loss_masks"],
+    rewards,
+    strict=True,
   ):
-    steps = placement.align([scoring.token_rewards(one, rewards)], [mask])[0]
+    steps = placement.align([values], [mask])[0]
     row = [process_weight * float(x) for x in steps]
     if isinstance(own, list):
       row = [x + y for x, y in zip(row, own, strict=True)]

@@ -6,6 +6,8 @@
 
 slime sends few fields of a sample to its trainer, `rewards` among them. So
 post_process puts the advantages of tokens there, and set_advantages takes them.
+turn_rm takes custom_rm's place where a sample has several turns (slime
+624b824a): the loss mask says which tokens are the policy's.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from prm_jax.integrations import chats
 from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
+from prm_jax.integrations import turns
 
 
 def custom_rm(
@@ -57,6 +60,59 @@ def custom_rm(
     return dict(
       score=scoring.overall(one.scores, aggregate),
       spans=one.scores.spans,
+      step_rewards=list(rewards(one.scores)),
+      token_offsets=one.token_offsets,
+    )
+
+  return reward
+
+
+def turn_rm(
+  score: schema.Score,
+  decode: placement.Decode,
+  *,
+  aggregate: str = "min",
+  rewards: scoring.Rewards = scoring.judged,
+  problem_of: Callable[[Any], str] = chats.problem_of,
+  between: Callable[[str], str] = str.strip,
+  messages_of: Callable[[Any], Sequence[Any] | None] = lambda sample: None,
+) -> Callable[..., Coroutine[Any, Any, dict[str, Any]]]:
+  """Returns a function for `--custom-rm-path` of samples with several turns.
+
+  Args:
+    score: Scores trajectories (prm_jax.load_score).
+    decode: Returns the text of the policy's ids (placement.decoder).
+    aggregate: product, min, last or mean of the scores of a sample's turns.
+    rewards: What the rewards of turns are, given their scores.
+    problem_of: Returns the question of a sample's prompt, if it is a text.
+    between: Returns what was said between two turns (turns.decoded).
+    messages_of: Returns the messages after a sample's prompt, which your
+      rollout function has put into `sample.metadata`; None takes the tokens.
+
+  Returns:
+    The function. Its dict has the aggregate as `score`, turns.metrics as `prm`,
+    and the turns.
+  """
+
+  async def reward(args: Any, sample: Any, **options: Any) -> dict[str, Any]:
+    del args, options
+    import asyncio
+
+    ids = sample.tokens[len(sample.tokens) - sample.response_length :]
+    mask = [1] * len(ids) if sample.loss_mask is None else sample.loss_mask
+    prompt = sample.prompt
+    prompt = problem_of(prompt) if isinstance(prompt, str) else prompt
+    said = messages_of(sample)
+    if said is None:
+      asked = turns.decoded(prompt, ids, mask, decode, between=between)
+    else:
+      asked = turns.conversation(prompt, said)
+    (scores,) = await asyncio.to_thread(turns.score_turns, score, [asked])
+    one = turns.placed(scores, turns.run_lengths(mask))
+    return dict(
+      score=scoring.overall(scores, aggregate),
+      prm=turns.metrics([scores]),
+      spans=one.scores.spans or (),
       step_rewards=list(rewards(one.scores)),
       token_offsets=one.token_offsets,
     )

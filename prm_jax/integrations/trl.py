@@ -2,7 +2,9 @@
 
 A reward function of TRL returns one number per completion, so reward_func
 aggregates the scores of the steps. The trainer's loss also takes advantages of
-tokens, which with_step_advantages gives it.
+tokens, which with_step_advantages gives it. With tools a completion is a list
+of messages: turn_reward_func and with_turn_advantages judge its turns, each in
+the whole conversation (TRL f2cd57710 and 1.13.0).
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from prm_jax import errors
+from prm_jax import schema
 from prm_jax.integrations import chats
 from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
+from prm_jax.integrations import turns
 
 
 def reward_func(
@@ -39,6 +43,46 @@ def reward_func(
     problems = list(map(chats.problem_of, prompts))
     texts = list(map(chats.response_of, completions))
     scores = score_texts(problems, texts)
+    return [scoring.overall(each, aggregate) for each in scores]
+
+  reward.__name__ = name
+  return reward
+
+
+def turn_reward_func(
+  score: schema.Score,
+  *,
+  tools: Sequence[turns.Record] = (),
+  aggregate: str = "min",
+  name: str = "prm",
+) -> Callable[..., list[float]]:
+  """Returns a reward function for a GRPOTrainer with `tools`, or of chats.
+
+  Args:
+    score: Scores trajectories (prm_jax.load_score).
+    tools: The declarations of the tools, for a model that reads them.
+    aggregate: product, min, last or mean of the scores of a conversation's
+      turns.
+    name: The name of the reward in TRL's logs, and of turns.metrics there.
+
+  Returns:
+    The function.
+  """
+
+  def reward(
+    prompts: Sequence[Any],
+    completions: Sequence[Any],
+    log_metric: Callable[[str, float], None] | None = None,
+    **columns: Any,
+  ) -> list[float]:
+    del columns
+    scores = turns.score_turns(
+      score,
+      [turns.conversation(*x, tools) for x in zip(prompts, completions)],
+    )
+    if log_metric is not None:
+      for key, value in turns.metrics(scores).items():
+        log_metric(f"{name}/{key}", value)
     return [scoring.overall(each, aggregate) for each in scores]
 
   reward.__name__ = name
@@ -72,6 +116,78 @@ def with_step_advantages(
       takes one advantage per completion.
   """
 
+  def score_batch(
+    trainer: Any, inputs: Any, output: Any, mask: Any
+  ) -> list[scoring.ScoredResponse]:
+    ids = list(map(scoring.token_ids, output["completion_ids"].tolist(), mask))
+    problems = [chats.problem_of(x["prompt"]) for x in inputs]
+    decode = placement.decoder(trainer.processing_class)
+    return scoring.score_responses(score_texts, decode, problems, ids)
+
+  return _with_advantages(trainer_class, score_batch, rewards, process_weight)
+
+
+def with_turn_advantages(
+  trainer_class: Any,
+  score: schema.Score,
+  *,
+  tools: Sequence[turns.Record] = (),
+  rewards: scoring.Rewards = scoring.judged,
+  process_weight: float = 1.0,
+) -> Any:
+  """Returns a trainer that adds advantages of turns to those of its rewards.
+
+  As with_step_advantages; a token has the sum of the normalised rewards of its
+  turn and later ones.
+
+  Args:
+    trainer_class: trl.GRPOTrainer, or a subclass.
+    score: Scores trajectories (prm_jax.load_score).
+    tools: The declarations of the tools, for a model that reads them.
+    rewards: What the rewards of turns are, given their scores.
+    process_weight: The factor of the advantages of turns.
+
+  Returns:
+    The class, which also logs turns.metrics of each process's own conversations
+    as `prm/...`.
+
+  Raises:
+    InputError: Raised by the class, if `use_liger_kernel` is set, or a
+      conversation's turns aren't those of its tool mask.
+  """
+
+  class TurnTrainer(trainer_class):
+    """GRPOTrainer that keeps the conversations of the batch."""
+
+    def _calculate_rewards(
+      self, inputs: Any, prompts: Any, completions: Any, *more: Any
+    ) -> Any:
+      self._conversations = [
+        turns.conversation(*x, tools) for x in zip(prompts, completions)
+      ]
+      return super()._calculate_rewards(inputs, prompts, completions, *more)
+
+  def score_batch(
+    trainer: Any, inputs: Any, output: Any, mask: Any
+  ) -> list[scoring.ScoredResponse]:
+    del inputs, output
+    scores = turns.score_turns(score, trainer._conversations)
+    mode = "train" if trainer.model.training else "eval"
+    for key, value in turns.metrics(scores).items():
+      trainer._metrics[mode][f"prm/{key}"].append(value)
+    return list(map(turns.placed, scores, map(turns.run_lengths, mask)))
+
+  return _with_advantages(TurnTrainer, score_batch, rewards, process_weight)
+
+
+def _with_advantages(
+  trainer_class: Any,
+  score_batch: Callable[..., list[scoring.ScoredResponse]],
+  rewards: scoring.Rewards,
+  process_weight: float,
+) -> Any:
+  """Returns a trainer that adds advantages of what score_batch returns."""
+
   class StepTrainer(trainer_class):
     """GRPOTrainer with advantages of steps."""
 
@@ -90,12 +206,7 @@ def with_step_advantages(
       mask = output["completion_mask"].bool()
       if "tool_mask" in output:
         mask = mask & output["tool_mask"].bool()
-      ids = list(
-        map(scoring.token_ids, output["completion_ids"].tolist(), mask.tolist())
-      )
-      problems = [chats.problem_of(x["prompt"]) for x in inputs]
-      decode = placement.decoder(self.processing_class)
-      scored = scoring.score_responses(score_texts, decode, problems, ids)
+      scored = score_batch(self, inputs, output, mask.tolist())
       # A group may be on several processes.
       raw = gather_object([list(rewards(x.scores)) for x in scored])
       training = self.model.training

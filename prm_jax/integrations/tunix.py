@@ -2,7 +2,8 @@
 
 A reward function of Tunix returns one number per completion and sees texts
 alone. The loss of its GRPO takes advantages [B, T], which step_advantages makes
-from the completion's ids.
+from the completion's ids. The experimental V2 asks a worker for the scores of
+items: score_items, for trajectories in ATIF 1.7 (Tunix c7d8950f).
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import Any
 from jaxtyping import Float
 import numpy as np
 
+from prm_jax import schema
 from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
+from prm_jax.integrations import turns
 
 
 def reward_fn(
@@ -83,3 +86,69 @@ def step_advantages(
   scored = scoring.score_responses(score_texts, decode, problems, ids)
   rows = credit.in_groups(scored, num_generations, rewards=rewards)
   return placement.align(rows, mask)
+
+
+def score_items(
+  items: Sequence[Any],
+  *,
+  score: schema.Score,
+  aggregate: str = "min",
+  conversation_of: Callable[[Any], turns.Conversation] | None = None,
+) -> list[float]:
+  """Returns what a worker's `score(items)` returns to DistributedRLEngine.
+
+  Args:
+    items: The items: trajectories in ATIF, unless conversation_of says
+      otherwise.
+    score: Scores trajectories (prm_jax.load_score).
+    aggregate: product, min, last or mean of the scores of an item's turns.
+    conversation_of: Returns the conversation of an item; by default
+      atif_conversation.
+
+  Returns:
+    One number for each item, 0 without turns.
+  """
+  conversations = list(map(conversation_of or atif_conversation, items))
+  scores = turns.score_turns(score, conversations)
+  return [scoring.overall(each, aggregate) for each in scores]
+
+
+def atif_conversation(trajectory: Any) -> turns.Conversation:
+  """Returns a trajectory in ATIF as a conversation.
+
+  Args:
+    trajectory: The trajectory (tunix.experimental.trajectory), or its record.
+
+  Returns:
+    The conversation. Its own turns are the agent's steps, except those without
+    a call of the model and those copied from an earlier run.
+  """
+  record = turns.record_of(trajectory)
+  messages: list[turns.Record] = []
+  own = []
+  for step in map(turns.record_of, record["steps"]):
+    is_agent = step["source"] == "agent"
+    message = dict(role=str(step["source"]), content=step["message"])
+    if is_agent:
+      message["role"] = "assistant"
+      message |= {x: step[x] for x in ("reasoning_content",) if x in step}
+      if step.get("tool_calls"):
+        message["tool_calls"] = list(map(_call, step["tool_calls"]))
+      is_written = step.get("llm_call_count") != 0
+      if is_written and not step.get("is_copied_context"):
+        own.append(len(messages))
+    messages.append(message)
+    for result in (step.get("observation") or {}).get("results", ()):
+      said = dict(role="user", content=result.get("content"))
+      if step.get("tool_calls"):
+        said["role"] = "tool"
+        said["tool_call_id"] = result.get("source_call_id")
+      messages.append(said)
+  tools = record.get("agent", {}).get("tool_definitions") or ()
+  return turns.Conversation(tuple(messages), tuple(own), tuple(tools))
+
+
+def _call(call: Any) -> dict[str, Any]:
+  """Returns a tool call of ATIF as OpenAI writes it."""
+  function = dict(name=call["function_name"], arguments=call["arguments"])
+  return dict(id=call["tool_call_id"], type="function", function=function)

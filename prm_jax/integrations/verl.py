@@ -3,7 +3,8 @@
 verl asks a reward manager for one number of a response and puts it on the last
 token, except where its reward model shares the policy's GPUs: there the manager
 fills the tensor [B, T]. verl's GAE and REINFORCE++ use it; GRPO and RLOO sum
-it.
+it. After an agent loop `response_mask` says which tokens are the policy's, and
+each run of them is a turn (verl 1dda039b): turn_reward_manager.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import math
 from typing import Any
 
 from prm_jax import errors
+from prm_jax import schema
 from prm_jax.integrations import chats
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
+from prm_jax.integrations import turns
 
 
 def compute_score(
@@ -70,10 +73,72 @@ def step_reward_manager(
     A subclass of verl's RewardManagerBase. It refuses a config in which verl
     takes one reward per response.
   """
+
+  def row_of(item: Any, tokenizer: Any) -> tuple[list[float], dict[str, float]]:
+    responses, mask = _response(item)
+    ids = scoring.token_ids(responses, mask)
+    problem = chats.problem_of(item.non_tensor_batch["raw_prompt"])
+    decode = placement.decoder(tokenizer)
+    (scored,) = scoring.score_responses(score_texts, decode, [problem], [ids])
+    return scoring.token_rewards(scored, rewards), {}
+
+  return _manager(row_of)
+
+
+def turn_reward_manager(
+  score: schema.Score,
+  *,
+  rewards: scoring.Rewards = scoring.delta,
+  between: Callable[[str], str] = str.strip,
+) -> Any:
+  """Returns a class for `reward.reward_manager`: rewards of an agent's turns.
+
+  verl's agent loops hand over the prompt's messages and tokens, so turns and
+  tools' results are decoded.
+
+  Args:
+    score: Scores trajectories (prm_jax.load_score).
+    rewards: What the rewards of turns are, given their scores.
+    between: Returns what was said between two turns (turns.decoded).
+
+  Returns:
+    A subclass of verl's RewardManagerBase, as step_reward_manager. A turn's
+    reward is on its last token; turns.metrics are in reward_extra_info.
+  """
+
+  def row_of(item: Any, tokenizer: Any) -> tuple[list[float], dict[str, float]]:
+    responses, real = _response(item)
+    mask = item.batch["response_mask"].tolist()
+    asked = turns.decoded(
+      list(item.non_tensor_batch["raw_prompt"]),
+      responses,
+      mask,
+      placement.decoder(tokenizer),
+      between=between,
+    )
+    (scores,) = turns.score_turns(score, [asked])
+    scored = turns.placed(scores, turns.run_lengths(mask))
+    row = placement.align([scoring.token_rewards(scored, rewards)], [mask])[0]
+    extra = {f"prm_{k}": x for k, x in turns.metrics([scores]).items()}
+    return [float(x) for x, keep in zip(row, real) if keep], extra
+
+  return _manager(row_of)
+
+
+def _response(item: Any) -> tuple[list[int], list[int]]:
+  """Returns the ids of a response and which of them aren't padding."""
+  responses = item.batch["responses"].tolist()
+  return responses, item.batch["attention_mask"][-len(responses) :].tolist()
+
+
+def _manager(
+  row_of: Callable[[Any, Any], tuple[list[float], dict[str, float]]],
+) -> Any:
+  """Returns a class of reward managers whose rows row_of makes."""
   from verl.experimental.reward_loop.reward_manager import base
 
   class StepRewardManager(base.RewardManagerBase):
-    """Rewards the tokens that complete steps."""
+    """Rewards the tokens that complete steps or turns."""
 
     def __init__(
       self, config: Any, tokenizer: Any, compute_score: Any, **options: Any
@@ -86,14 +151,8 @@ def step_reward_manager(
       return await self.loop.run_in_executor(None, self._row, data[-1:][0])
 
     def _row(self, item: Any) -> dict[str, Any]:
-      responses = item.batch["responses"]
-      mask = item.batch["attention_mask"][-len(responses) :]
-      ids = scoring.token_ids(responses.tolist(), mask.tolist())
-      problem = chats.problem_of(item.non_tensor_batch["raw_prompt"])
-      decode = placement.decoder(self.tokenizer)
-      (scored,) = scoring.score_responses(score_texts, decode, [problem], [ids])
-      row = scoring.token_rewards(scored, rewards)
-      extra = dict(step_reward=math.fsum(row))
+      row, extra = row_of(item, self.tokenizer)
+      extra = dict(step_reward=math.fsum(row)) | extra
       return dict(reward_score=row, reward_extra_info=extra)
 
     @classmethod

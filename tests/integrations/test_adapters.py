@@ -14,6 +14,7 @@ import types
 import numpy as np
 import pytest
 import scored
+import turns_cases
 
 from prm_jax import errors
 from prm_jax.integrations import chats
@@ -258,6 +259,33 @@ def test_verls_reward_manager_gives_a_reward_for_each_token(verl_base):
   assert infos == [0.75, 1.0, 0.0]
 
 
+def test_verls_row_has_a_reward_at_the_end_of_each_of_an_agents_turns(
+  verl_base,
+):
+  make = verl.turn_reward_manager(
+    turns_cases.score, between=turns_cases.BETWEEN
+  )
+  (ids, mask), padding = turns_cases.tokens(), [0] * 5
+  item = types.SimpleNamespace(
+    batch=dict(
+      responses=np.array(ids + padding),
+      response_mask=np.array(mask + padding),
+      attention_mask=np.array([0, 1, 1] + [1] * len(ids) + padding),
+    ),
+    non_tensor_batch=dict(raw_prompt=np.array(turns_cases.PROMPT, object)),
+  )
+
+  async def run():
+    manager = make(verl_config(), scored.TOKENIZER, None)
+    return await manager.run_single(Batch([item]))
+
+  out = asyncio.run(run())
+  assert out["reward_score"] == turns_cases.expected(turns_cases.DELTA)
+  extra = dict(out["reward_extra_info"])
+  assert extra.pop("step_reward") == 0.75
+  assert len(extra) == 5 and extra["prm_turn_min"] == 0.25
+
+
 @pytest.mark.parity  # needs torch
 def test_verls_tensor_has_them_at_the_masks_tokens(verl_base):
   torch = pytest.importorskip("torch")
@@ -326,7 +354,7 @@ def test_a_question_is_found_in_a_rendered_chat():
 def test_no_adapter_imports_jax_or_the_other_library():
   folder = pathlib.Path(scoring.__file__).parent
   names = sorted(path.stem for path in folder.glob("[a-z]*.py"))
-  assert len(names) == 12
+  assert len(names) == 15
   modules = ", ".join(f"prm_jax.integrations.{name}" for name in names)
   others = {"jax", "torch", *names}
   code = f"import sys, {modules}; print({{*sys.modules}} & {others})"

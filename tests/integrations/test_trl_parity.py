@@ -16,7 +16,9 @@ transformers = pytest.importorskip("transformers")
 trl = pytest.importorskip("trl")
 
 import datasets  # noqa: E402
+import turns_cases  # noqa: E402
 
+from prm_jax import schema  # noqa: E402
 from prm_jax.data import encoding  # noqa: E402
 from prm_jax.data import segmenters  # noqa: E402
 from prm_jax.data import tokenizer as tokenizer_lib  # noqa: E402
@@ -25,6 +27,7 @@ from prm_jax.integrations import credit  # noqa: E402
 from prm_jax.integrations import placement  # noqa: E402
 from prm_jax.integrations import scoring  # noqa: E402
 from prm_jax.integrations import trl as adapter  # noqa: E402
+from prm_jax.integrations import turns  # noqa: E402
 from prm_jax.models import config as model_config  # noqa: E402
 from prm_jax.models import transformer  # noqa: E402
 
@@ -33,6 +36,7 @@ pytestmark = pytest.mark.parity
 PROBLEM = "What is 2 + 3?"
 STEPS, GROUP = 5, 4
 KEYS = ("completion_ids", "completion_mask", "advantages")
+MORE_KEYS = (*KEYS, "tool_mask")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +87,7 @@ def policy(tmp_path):
   return model, tokenizer
 
 
-def train(trainer_class, policy, reward, tmp_path):
+def train(trainer_class, policy, reward, tmp_path, tools=None, length=16):
   """Returns the trainer after its updates, and how much its weights changed."""
   model, tokenizer = policy
   before = [p.detach().clone() for p in model.parameters()]
@@ -96,7 +100,7 @@ def train(trainer_class, policy, reward, tmp_path):
       max_steps=STEPS,
       per_device_train_batch_size=2 * GROUP,
       num_generations=GROUP,
-      max_completion_length=16,
+      max_completion_length=length,
       learning_rate=1e-2,
       logging_steps=1,
       save_strategy="no",
@@ -107,6 +111,7 @@ def train(trainer_class, policy, reward, tmp_path):
     ),
     train_dataset=datasets.Dataset.from_list([dict(prompt=chat)] * 16),
     processing_class=tokenizer,
+    tools=tools,
   )
   trainer.train()
   after = [p.detach() for p in model.parameters()]
@@ -173,3 +178,63 @@ def test_trls_loss_takes_our_advantages_of_tokens(prm, policy, tmp_path):
     )
   # The outcomes are equal, so all that was learnt came from the steps.
   assert changed > 0.1 and max(num_steps) > 1
+
+
+def add(a: int, b: int) -> int:
+  """Adds.
+
+  Args:
+    a: A number.
+    b: Another one.
+  """
+  return a + b
+
+
+def test_trls_loop_of_tools_gets_advantages_of_turns(policy, tmp_path):
+  """TRL calls the tool and makes the masks; what is sampled is ours."""
+  from trl import chat_template_utils
+
+  _, tokenizer = policy
+  tokenizer.chat_template = chat_template_utils.qwen3_chat_template
+  call = (
+    '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>'
+  )
+  said = [f"look [0.75]\n{call}", "5 [0.25]", "so 5 [1.0]", "no [0.5]"]
+  ids = [
+    [*tokenizer.encode(x, add_special_tokens=False), tokenizer.eos_token_id]
+    for x in said
+  ]
+  score, asked = turns_cases.recorded()
+  made = []
+
+  class Watched(adapter.with_turn_advantages(trl.GRPOTrainer, score)):
+    def _generate_single_turn(self, prompt_ids, *more, **options):
+      after_tool = len(prompt_ids) == GROUP
+      rows = ids[1:3] if after_tool else [ids[0], ids[3]]
+      return [rows[i % 2] for i in range(len(prompt_ids))], None
+
+    def _generate_and_score_completions(self, inputs):
+      output = super()._generate_and_score_completions(inputs)
+      made.append({k: x.tolist() for k, x in output.items() if k in MORE_KEYS})
+      return output
+
+  reward = adapter.turn_reward_func(score, name="turns")
+  trainer, changed = train(Watched, policy, reward, tmp_path, [add], 160)
+  # A conversation of two turns, one of one, and so on.
+  assert asked[0].messages[-2].text == "5" and len(asked[0].steps) == 2
+  assert asked[0].messages[-3].calls[0].arguments == dict(a=2, b=3)
+  log = trainer.state.log_history[0]
+  assert log["turns/turn_min"] == log["prm/turn_min"] == pytest.approx(0.5)
+  assert log["rewards/turns/mean"] == pytest.approx(0.5)
+  scores = [(0.75, 0.25), (0.5,), (0.75, 1.0), (0.5,)] * 2
+  tokens = [ids[:2], ids[3:], [ids[0], ids[2]], ids[3:]] * 2
+  scored = [
+    turns.placed(schema.StepScores(x), [*map(len, y)])
+    for x, y in zip(scores, tokens)
+  ]
+  for i, own in enumerate(credit.in_groups(scored, GROUP)):
+    mask = np.multiply(made[0]["completion_mask"][i], made[0]["tool_mask"][i])
+    row = np.array(made[0]["advantages"][i])[mask == 1] - own
+    # What is left is the advantage of TRL's own rewards, at each token.
+    assert np.ptp(row) < 1e-5
+  assert changed > 0.1

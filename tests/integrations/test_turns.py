@@ -1,0 +1,147 @@
+"""A conversation's turns get the scores of its trajectory, on their tokens."""
+
+import pytest
+import turns_cases
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.integrations import credit
+from prm_jax.integrations import placement
+from prm_jax.integrations import scoring
+from prm_jax.integrations import trl
+from prm_jax.integrations import turns
+
+PROMPT, COMPLETION = turns_cases.PROMPT, turns_cases.COMPLETION
+
+
+def test_the_scores_are_those_of_the_trajectorys_own_turns():
+  score, asked = turns_cases.recorded()
+  example = [
+    dict(role="user", content="1 + 1?"),
+    dict(role="assistant", content="2 [0.1]"),
+  ]
+  first = turns.conversation(PROMPT, COMPLETION, turns_cases.TOOLS)
+  second = turns.conversation([*example, *PROMPT], COMPLETION)
+  nothing = turns.conversation(PROMPT, [])
+  out = turns.score_turns(score, [first, nothing, second])
+  assert [x.scores for x in out] == [(0.75, 0.25, 0.5), (), (0.75, 0.25, 0.5)]
+  assert [x.judged for x in out] == [(True, True, False), (), (False,) * 3]
+  assert len(asked) == 2 and asked[0].tools == turns_cases.TOOLS
+  assert [x.role for x in asked[0].messages] == [
+    *("system", "user", "assistant", "tool", "assistant", "user", "assistant")
+  ]
+  assert asked[0].messages[2].calls == (
+    schema.Call("add", dict(a=2, b=3), "c1"),
+  )
+
+
+def test_what_a_policy_writes_does_not_end_a_run(caplog):
+  score, asked = turns_cases.recorded()
+  empty = [COMPLETION[0], COMPLETION[1], dict(role="assistant", content=" ")]
+  bad = turns_cases.call("look [0.75]", "add", "not an object")
+  broken = [
+    bad,
+    dict(role="tool", tool_call_id="c1", content="no"),
+    COMPLETION[2],
+  ]
+  out = turns.score_turns(
+    score,
+    [
+      turns.conversation(PROMPT, empty),
+      turns.conversation(PROMPT, [dict(role="assistant", content=None)]),
+      turns.conversation(PROMPT, broken),
+    ],
+  )
+  assert [x.scores for x in out] == [(0.75, 0.0), (0.0,), (0.75, 0.25)]
+  assert [x.judged for x in out] == [(True, False), (False,), (True, True)]
+  assert scoring.delta(out[0]) == [0.75, None]
+  assert len(asked) == 2 and "not an object" in asked[1].steps[0]
+  assert [x.role for x in asked[1].messages][-2:] == ["user", "assistant"]
+  assert "isn't the JSON of an object" in caplog.text
+  with pytest.raises(
+    errors.InputError, match="two assistant messages in a row"
+  ):
+    turns.score_turns(score, [turns.conversation(PROMPT, COMPLETION[2:3] * 2)])
+  with pytest.raises(errors.InputError, match="1 scores for 3 turns; give a"):
+    turns.score_turns(
+      lambda asked: [schema.StepScores((0.5,))],
+      [turns.conversation(PROMPT, COMPLETION)],
+    )
+
+
+def test_tokens_alone_are_a_conversation_too():
+  ids, mask = turns_cases.tokens()
+  out = turns.decoded(
+    PROMPT, ids, mask, turns_cases.DECODE, between=turns_cases.BETWEEN
+  )
+  assert out.messages[2:] == (
+    dict(role="assistant", content="look [0.75]"),
+    dict(role="user", content="5"),
+    dict(role="assistant", content="it is 5 [0.25]"),
+    dict(role="user", content="sure?"),
+    dict(role="assistant", content="yes [0.5]"),
+  )
+  assert out.own == (2, 4, 6)
+  assert turns_cases.BETWEEN(" no template ") == "no template"
+  with pytest.raises(errors.InputError, match="a mask of 1 places for"):
+    turns.decoded(PROMPT, ids, [1], turns_cases.DECODE)
+
+
+def test_a_turns_reward_is_on_the_last_of_its_own_tokens():
+  scores = schema.StepScores((0.75, 0.25), judged=(True, True))
+  mask = [0, 1, 1, 0, 0, 1, 1, 1, 0]
+  scored = turns.placed(scores, turns.run_lengths(mask))
+  row = scoring.token_rewards(scored)
+  assert row == [0, 0.75, 0, 0, 0.25]
+  assert placement.align([row], [mask])[0].tolist() == [
+    *(0, 0, 0.75, 0, 0, 0, 0, 0.25, 0)
+  ]
+  delta = scoring.token_rewards(scored, scoring.delta)
+  assert delta == [0, 0.5, 0, 0, 0.25]
+  # Each token has the sum of its turn's and later ones.
+  assert credit.token_advantages(scored, [0.5, 0.25]) == [0.75] * 2 + [0.25] * 3
+  # Kept from training.
+  assert scoring.token_rewards(turns.placed(scores, [])) == []
+  with pytest.raises(
+    errors.InputError, match="1 runs of own tokens for 2 turns"
+  ):
+    turns.placed(scores, turns.run_lengths([0, 1, 1, 1]))
+
+
+def test_a_turn_is_compared_with_the_same_turn_of_the_others():
+  rows = [(0.5, 0.5), (1.0,), (0.0, 1.0)]
+  lengths = [(2, 1), (1,), (1, 2)]
+  group = [turns.placed(schema.StepScores(x), y) for x, y in zip(rows, lengths)]
+  out = credit.to_go_advantages(group)
+  # Returns to go are (1, .5), (1) and (1, 1).
+  assert out == [[0.0, 0.0, -0.5], [0.0], [0.0, 0.5, 0.5]]
+
+
+def test_the_log_says_how_many_turns_come_before_the_first_error():
+  rows = [
+    schema.StepScores((0.75, 0.25, 0.5), judged=(True, True, False)),
+    schema.StepScores(()),
+    schema.StepScores((1.0,)),
+  ]
+  assert turns.metrics(rows) == pytest.approx(
+    dict(
+      turn_mean=0.75, turn_min=0.625, unjudged=1 / 6, first_error=1, num_turns=2
+    )
+  )
+  assert set(turns.metrics([]).values()) == {0.0}
+
+
+def test_trl_gets_an_aggregate_of_turns_and_logs_them():
+  score, asked = turns_cases.recorded()
+  reward = trl.turn_reward_func(score, tools=turns_cases.TOOLS, name="mine")
+  logged = {}
+  out = reward(
+    prompts=[PROMPT] * 2,
+    completions=[COMPLETION, COMPLETION[4:]],
+    completion_ids=[[1], [2]],
+    log_metric=logged.__setitem__,
+  )
+  assert out == [0.25, 0.5] and reward.__name__ == "mine"
+  assert asked[0].tools == turns_cases.TOOLS
+  assert logged["mine/turn_min"] == 0.375 and len(logged) == 5
+  assert reward(prompts=[PROMPT], completions=[COMPLETION]) == [0.25]
