@@ -3,6 +3,9 @@
 import contextlib
 import dataclasses
 import json
+import shutil
+import subprocess
+import sys
 
 from flax.core import meta
 import jax
@@ -12,6 +15,8 @@ import pytest
 import served
 
 import prm_jax
+from prm_jax import client as client_lib
+from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
@@ -19,6 +24,7 @@ from prm_jax.huggingface import import_policy
 from prm_jax.inference import prefix_shapes
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import transformer
+from prm_jax.serving import app as app_lib
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models as models_lib
 
@@ -306,3 +312,119 @@ def test_a_growing_conversation_is_read_on_and_scored_as_a_whole_one(
   assert reused[0] == 0 and all(reused[1:])
   assert seen[2] == seen[4] and seen[2][:2] == seen[3][:2] != seen[3][2:]
   assert seen[2][2] != seen[3][2]
+
+
+# --- Clients -------------------------------------------------------------------
+
+
+def test_a_client_scores_conversations_as_the_scorer_does(serving, scorer):
+  solutions = [
+    prm_jax.trajectory(LONG, id="a", tools=[TOOL]),
+    prm_jax.trajectory(PLAIN, id="b"),
+    schema.Solution("c", "1?", ("one",)),
+    prm_jax.trajectory([USER], id="d"),
+    prm_jax.trajectory(THINKING, id="e"),
+  ]
+  # As code makes them: without records.
+  made = [
+    dataclasses.replace(
+      x,
+      messages=x.messages
+      and tuple(dataclasses.replace(y, record={}) for y in x.messages),
+    )
+    for x in solutions
+  ]
+  expected = [x.scores for x in scorer.score(solutions)]
+  with serving() as asked, prm_jax.Client(asked.url) as client:
+    for rows in (
+      client.score(solutions),
+      client.score(made),
+      prm_jax.load_score(asked.url)(solutions),
+    ):
+      for row, scores in zip(rows, expected, strict=True):
+        _near(row.scores, scores)
+    found = client.score_conversations([LONG, THINKING], [[TOOL], []])
+    (plain,) = client.score_conversations([PLAIN])
+    with pytest.raises(prm_jax.InputError, match=r"conversations\[0\].*empty"):
+      client.score_conversations([_but(4, content="")])
+    with pytest.raises(prm_jax.InputError, match="2 conversations and 1"):
+      client.score_conversations([LONG, LONG], [[TOOL]])
+    with pytest.raises(prm_jax.InputError, match=r"'a'.*turns are cut"):
+      client.score([_cut(solutions[0])])
+  for row, at in zip((*found, plain), (0, 4, 1), strict=True):
+    _near(row.scores, expected[at])
+  num = len(ANSWER["content"])
+  assert found[0].turns == (
+    client_lib.Turn(2, None, False),
+    client_lib.Turn(4, (0, num), False),
+  )
+  assert [x.without_thinking for x in found[1].turns] == [True, False, False]
+  assert found[0].judged == scorer.score(solutions[:1])[0].judged
+
+
+def _cut(trajectory):
+  from prm_jax.data import messages
+
+  return messages.cut(trajectory, segmenters.PARAGRAPH)
+
+
+def test_turns_that_are_not_those_sent_are_refused(serving, monkeypatch):
+  spoilt = []
+  reply = app_lib.score_api.reply
+
+  def spoiled(*given):
+    record = reply(*given)
+    for entry in record["data"]:
+      if entry.pop("turns", None):
+        entry["turns"] = spoilt[-1]
+    return record
+
+  monkeypatch.setattr(app_lib.score_api, "reply", spoiled)
+  with serving() as asked, prm_jax.Client(asked.url) as client:
+    for turns in (
+      None,
+      [dict(message=0, span=[0, 1])],
+      [dict(message=1, span=[0, 999])],
+      [dict(message=1, span=[2, 1])],
+      [dict(message=1, span=None)] * 2,
+    ):
+      spoilt.append(turns)
+      with pytest.raises(prm_jax.InputError, match='"turns"'):
+        client.score_conversations([PLAIN])
+    spoilt.append([dict(message=1, span=None)])
+    assert client.score_conversations([PLAIN])[0].turns[0].span is None
+
+
+ALONE = """
+import asyncio, json, sys
+sys.path.insert(0, sys.argv[1])
+import client
+
+conversations = json.load(sys.stdin)
+
+async def ask():
+  async with client.AsyncClient(sys.argv[2]) as prm:
+    return await prm.score_conversations(conversations)
+
+rows = asyncio.run(ask())
+json.dump([[x.scores, [vars(y) for y in x.turns]] for x in rows], sys.stdout)
+"""
+
+
+def test_the_client_alone_scores_conversations(serving, tmp_path):
+  shutil.copy(client_lib.__file__, tmp_path / "client.py")
+  with serving() as asked, prm_jax.Client(asked.url) as client:
+    done = subprocess.run(
+      [sys.executable, "-I", "-S", "-c", ALONE, str(tmp_path), asked.url],
+      input=json.dumps([LONG, PLAIN]),
+      capture_output=True,
+      text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = client.score_conversations([LONG, PLAIN])
+  for (scores, turns), row in zip(json.loads(done.stdout), rows, strict=True):
+    _near(scores, row.scores)
+    assert [x["message"] for x in turns] == [x.message for x in row.turns]
+    assert [x["span"] and tuple(x["span"]) for x in turns] == [
+      x.span for x in row.turns
+    ]
