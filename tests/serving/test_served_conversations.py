@@ -324,6 +324,7 @@ def test_a_client_scores_conversations_as_the_scorer_does(serving, scorer):
     schema.Solution("c", "1?", ("one",)),
     prm_jax.trajectory([USER], id="d"),
     prm_jax.trajectory(THINKING, id="e"),
+    prm_jax.trajectory(THINKING[:2], id="f"),
   ]
   # As code makes them: without records.
   made = [
@@ -369,30 +370,31 @@ def _cut(trajectory):
 
 
 def test_turns_that_are_not_those_sent_are_refused(serving, monkeypatch):
-  spoilt = []
-  reply = app_lib.score_api.reply
+  changes, reply = {}, app_lib.score_api.reply
 
   def spoiled(*given):
     record = reply(*given)
     for entry in record["data"]:
-      if entry.pop("turns", None):
-        entry["turns"] = spoilt[-1]
+      if "turns" in entry:
+        entry |= changes
     return record
 
   monkeypatch.setattr(app_lib.score_api, "reply", spoiled)
   with serving() as asked, prm_jax.Client(asked.url) as client:
-    for turns in (
-      None,
-      [dict(message=0, span=[0, 1])],
-      [dict(message=1, span=[0, 999])],
-      [dict(message=1, span=[2, 1])],
-      [dict(message=1, span=None)] * 2,
+    for turns, scores in (
+      (None, [0.5]),
+      ([dict(message=0, span=[0, 1])], [0.5]),
+      ([dict(message=1, span=[0, 999])], [0.5]),
+      ([dict(message=1, span=[2, 1])], [0.5]),
+      ([dict(message=1, span=None)] * 2, [0.5, 0.5]),
+      ([dict(message=1, span=None)], [0.5, 0.5]),
     ):
-      spoilt.append(turns)
+      changes |= dict(turns=turns, step_scores=scores, judged=None)
       with pytest.raises(prm_jax.InputError, match='"turns"'):
         client.score_conversations([PLAIN])
-    spoilt.append([dict(message=1, span=None)])
-    assert client.score_conversations([PLAIN])[0].turns[0].span is None
+    changes |= dict(turns=[dict(message=1, span=None)], step_scores=[0.5])
+    (row,) = client.score_conversations([PLAIN])
+  assert row.turns == (client_lib.Turn(1, None),) and row.scores == (0.5,)
 
 
 ALONE = """
