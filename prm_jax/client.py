@@ -36,7 +36,7 @@ import socket
 import ssl
 import threading
 import time
-from typing import Any, overload, TypeVar
+from typing import Any, cast, overload, TypeVar
 import urllib.parse
 
 try:
@@ -70,6 +70,37 @@ except ImportError:  # This file alone: as much of each as is used here.
 
 Record = dict[str, Any]
 _T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+  """A turn of the assistant in a conversation.
+
+  Args:
+    message: The index of its message in the conversation.
+    span: Its place in the message's content, in characters: (first character,
+      one after the last); None if it is tool calls alone.
+    without_thinking: Whether the score stands on the turn without what was
+      thought in it, because the model's chat template leaves that out; None if
+      the server doesn't say.
+  """
+
+  message: int
+  span: tuple[int, int] | None
+  without_thinking: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TurnScores(StepScores):
+  """The scores of a conversation, one of each turn of the assistant.
+
+  Args:
+    scores: See StepScores, as are logits, spans and judged.
+    turns: The turn that each score is of.
+  """
+
+  turns: tuple[Turn, ...] = ()
+
 
 # --- What a user calls ------------------------------------------------------
 
@@ -174,10 +205,11 @@ class Client:
 
     Returns:
       StepScores if `problem` is a text, else a list with those of each
-      solution, in their order.
+      solution, in their order; TurnScores of one with messages.
 
     Raises:
-      InputError: The server refuses, or no try has a usable reply.
+      InputError: The server refuses, or no try has a usable reply; or a turn of
+        a conversation is cut into several steps.
     """
     if isinstance(problem, str):
       if steps is None or isinstance(steps, str):
@@ -188,7 +220,7 @@ class Client:
       return self._score([_item(problem, steps, "0")], ["solution '0'"])[0]
     solutions = list(problem)
     rows = self._score(
-      [_item(s.problem, s.steps, s.id) for s in solutions],
+      [_item_of(s) for s in solutions],
       [f"solution {s.id!r}" for s in solutions],
     )
     # What has an id, a problem and steps may have their places, too.
@@ -241,6 +273,38 @@ class Client:
     ]
     return self._score(items, [f"texts[{i}]" for i in range(len(texts))])
 
+  def score_conversations(
+    self,
+    conversations: Sequence[Sequence[Mapping[str, Any]]],
+    tools: Sequence[Sequence[Mapping[str, Any]]] | None = None,
+  ) -> list[TurnScores]:
+    """Returns the scores of the assistant's turns in conversations.
+
+    Args:
+      conversations: The messages of each, as OpenAI or Hugging Face write them.
+        All but the assistant's turns is context and gets no score.
+      tools: The declarations of the tools of each; None is no tools.
+
+    Returns:
+      The scores of each, in their order; turns says where each score's is.
+
+    Raises:
+      InputError: There isn't one entry of tools for each conversation, the
+        server refuses, or no try has a usable reply.
+    """
+    tools = [()] * len(conversations) if tools is None else tools
+    if len(conversations) != len(tools):
+      raise InputError(
+        f"score_conversations: {len(conversations)} conversations and"
+        f" {len(tools)} lists of tools; give one of each"
+      )
+    items = [
+      _conversation(messages, own)
+      for messages, own in zip(conversations, tools, strict=True)
+    ]
+    names = [f"conversations[{i}]" for i in range(len(items))]
+    return cast("list[TurnScores]", self._score(items, names))
+
   def _score(
     self, items: Sequence[Record], names: Sequence[str]
   ) -> list[StepScores]:
@@ -251,7 +315,9 @@ class Client:
     shown = [
       i
       for i, item in enumerate(items)
-      if item.get("steps") or item.get("response", "").strip()
+      if item.get("steps")
+      or item.get("response", "").strip()
+      or "messages" in item
     ]
     for start in range(0, len(shown), MAX_ITEMS):
       part = shown[start : start + MAX_ITEMS]
@@ -350,6 +416,14 @@ class AsyncClient:
     """Returns what Client.score_texts does; see Client.score_texts."""
     return await self._call(Client.score_texts, problems, texts)
 
+  async def score_conversations(
+    self,
+    conversations: Sequence[Sequence[Mapping[str, Any]]],
+    tools: Sequence[Sequence[Mapping[str, Any]]] | None = None,
+  ) -> list[TurnScores]:
+    """Returns what Client does; see Client.score_conversations."""
+    return await self._call(Client.score_conversations, conversations, tools)
+
   async def _call(self, method: Callable[..., _T], *given: Any) -> _T:
     client = await self._made()
     return await self._in_thread(functools.partial(method, client, *given))
@@ -375,8 +449,10 @@ class AsyncClient:
 #
 # `data` has one entry for each item, in any order; `index` is the item's number.
 # An item may have a text, `response`, in place of steps; its entry then has the
-# places of the steps in the text, `segments`. An entry may say which scores the
-# model was trained to give, `judged`. Fields that aren't named here may be there,
+# places of the steps in the text, `segments`. Or it has `messages`, perhaps
+# `tools`, and "steps_are": "turns"; its entry then has `turns`, the message of
+# each step and its place there. An entry may say which scores the model was
+# trained to give, `judged`. Fields that aren't named here may be there,
 # and aren't read. serving/score_api.py is the server's half.
 
 # The most items of a request.
@@ -398,6 +474,47 @@ def _item(problem: str, steps: Sequence[str], name: str) -> Record:
         f"solution {name!r}: {field} must be a str, found {reprlib.repr(text)}"
       )
   return dict(problem=problem, steps=steps)
+
+
+def _item_of(solution: Solution) -> Record:
+  """Returns what is sent of a solution."""
+  messages = getattr(solution, "messages", None)
+  # Another program's object may have messages of its own.
+  if not messages or not _is_message(messages[0]) or not solution.steps:
+    return _item(solution.problem, solution.steps, solution.id)
+  if solution.spans is not None:
+    raise InputError(
+      f"solution {solution.id!r}: its turns are cut into steps, and a server"
+      " scores whole turns; leave them whole, or load the model here"
+    )
+  return _conversation(messages, solution.tools)
+
+
+def _conversation(messages: Sequence[Any], tools: Sequence[Any]) -> Record:
+  """Returns what is sent of a conversation."""
+  item = dict(messages=[*map(_record, messages)], steps_are="turns")
+  return item | dict(tools=list(tools)) if tools else item
+
+
+def _record(message: Any) -> Any:
+  """Returns what is sent of a message: a record as it is, of a Message all."""
+  if not _is_message(message):
+    return message
+  calls = [
+    dict(id=x.id, function=dict(name=x.name, arguments=dict(x.arguments)))
+    for x in message.calls
+  ]
+  return dict(
+    role=message.role,
+    content=message.text,
+    reasoning_content=message.thinking,
+    tool_calls=calls,
+    tool_call_id=message.answers,
+  )
+
+
+def _is_message(value: Any) -> bool:
+  return hasattr(value, "calls") and hasattr(value, "answers")
 
 
 def _names(reply: Record) -> tuple[str | None, ...]:
@@ -484,8 +601,39 @@ def _row(entry: Record, item: Record, name: str, url: str) -> StepScores:
         f"{url}: the score of step {i + 1} of {name} is {reprlib.repr(score)};"
         " expected P(correct so far) in [0, 1]"
       )
-  return StepScores(
-    tuple(map(float, scores)), spans=spans, judged=tuple(judged or ())
+  numbers, judged = tuple(map(float, scores)), tuple(judged or ())
+  if "messages" not in item:
+    return StepScores(numbers, spans=spans, judged=judged)
+  turns = _turns(entry.get("turns"), item["messages"])
+  if turns is None or len(turns) != len(numbers):
+    raise InputError(
+      f'{url}: {name}: "turns" is {reprlib.repr(entry.get("turns"))}; expected'
+      " the message and the span of each of the assistant's turns"
+    )
+  return TurnScores(numbers, judged=judged, turns=turns)
+
+
+def _turns(
+  given: Any, messages: Sequence[Mapping[str, Any]]
+) -> tuple[Turn, ...] | None:
+  """Returns the turns that a reply names; None if they aren't those sent."""
+  own = [i for i, x in enumerate(messages) if x.get("role") == "assistant"]
+  records = (
+    [x for x in given if isinstance(x, dict)] if isinstance(given, list) else []
+  )
+  if [x.get("message") for x in records] != own:
+    return None
+  spans = [x.get("span") for x in records]
+  for i, span in zip(own, spans, strict=True):
+    text = messages[i].get("content")
+    is_of_text = span is None or _is_segment(span)
+    if span is not None and isinstance(text, str):
+      is_of_text = is_of_text and span[1] <= len(text)
+    if not is_of_text:
+      return None
+  return tuple(
+    Turn(i, tuple(span) if span else None, x.get("without_thinking"))
+    for i, span, x in zip(own, spans, records, strict=True)
   )
 
 

@@ -357,17 +357,18 @@ def _arguments(given: Any, where: str) -> Mapping[str, Any]:
 
 def _check_order(messages: Sequence[schema.Message], where: str) -> None:
   """Refuses a conversation in which turns, calls and results don't match."""
-  open_calls: list[schema.Call] = []
+  # By id, or by number if a call has none, in order.
+  open_calls: dict[str | int, schema.Call] = {}
   before: schema.Role | None = None
   for i, message in enumerate(messages):
     at = f"{where}: messages[{i}]"
     if message.role == "tool":
-      open_calls.remove(_answered(message, open_calls, at))
+      del open_calls[_answered(message, open_calls, at)]
     elif open_calls:
       raise errors.InputError(
         f"{at} is {_a(message.role)} message, but the call of"
-        f" {open_calls[0].name!r} before it has no result; give a tool's"
-        " message for each call first"
+        f" {next(iter(open_calls.values())).name!r} before it has no result;"
+        " give a tool's message for each call first"
       )
     if message.role == "assistant":
       if before == "assistant":
@@ -379,9 +380,10 @@ def _check_order(messages: Sequence[schema.Message], where: str) -> None:
         raise errors.InputError(
           f"{at}: an empty turn, without a text and a tool call; take it out"
         )
-      open_calls = list(message.calls)
-      ids = [x.id for x in open_calls if x.id is not None]
-      if len(ids) != len(set(ids)):
+      open_calls = {
+        k if x.id is None else x.id: x for k, x in enumerate(message.calls)
+      }
+      if len(open_calls) < len(message.calls):
         raise errors.InputError(
           f"{at}: two tool calls have one id; give each its own"
         )
@@ -389,18 +391,20 @@ def _check_order(messages: Sequence[schema.Message], where: str) -> None:
 
 
 def _answered(
-  message: schema.Message, open_calls: Sequence[schema.Call], at: str
-) -> schema.Call:
-  """Returns the call that a tool's message answers."""
+  message: schema.Message, open_calls: Mapping[str | int, schema.Call], at: str
+) -> str | int:
+  """Returns the key of the call that a tool's message answers."""
   if not open_calls:
     raise errors.InputError(
       f"{at}: a tool's result without a tool call before it; take it out, or"
       " give the call"
     )
-  for call in open_calls:
-    if message.answers is None or call.id in (None, message.answers):
-      return call
-  ids = ", ".join(reprlib.repr(x.id) for x in open_calls)
+  if message.answers is not None and message.answers in open_calls:
+    return message.answers
+  for key in open_calls:
+    if message.answers is None or isinstance(key, int):
+      return key
+  ids = ", ".join(map(reprlib.repr, open_calls))
   raise errors.InputError(
     f"{at}: tool_call_id is {reprlib.repr(message.answers)}, but the calls"
     f" without a result are {ids}; give the id of one"

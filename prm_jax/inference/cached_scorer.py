@@ -60,7 +60,8 @@ class Work(counts.Counts):
     reused: The tokens that it had read before, or that solutions of one call
       have in common.
     changed: The tokens that were computed because the same problem with fewer of
-      the steps, which an earlier call scored, had other ids at their place.
+      the steps, which an earlier call scored, had other ids at their place. None
+      are counted of conversations.
     calls: The forward passes; those of scoring without the cache count as one.
     evicted: The pages that were given to other tokens.
   """
@@ -286,6 +287,8 @@ class CachedScorer:
     last = int(step_end[-1]) + 1 if len(step_end) else 0
     request = _Request(solution, encoded, owner, encoded.tokens[:last])
     problem, steps = solution.problem, solution.steps
+    if solution.messages is not None:
+      return request  # its problem and steps don't say what is between them
     for num in range(len(steps) - 1, 0, -1):
       key = owner, problem, steps[:num]
       before = self._ids.get(key)
@@ -298,7 +301,7 @@ class CachedScorer:
 
   def _remember(self, request: _Request) -> None:
     """Keeps a solution's ids, to count those that a further step changes."""
-    if not request.ids:
+    if not request.ids or request.solution.messages is not None:
       return
     key = request.owner, request.solution.problem, request.solution.steps
     self._num_ids += len(request.ids) - len(self._ids.get(key, ()))

@@ -37,6 +37,7 @@ from prm_jax.serving import models as models_lib
 from prm_jax.serving import refusals
 from prm_jax.serving import routes
 from prm_jax.serving import score_api
+from prm_jax.serving import score_fields
 from prm_jax.serving import sources
 from prm_jax.serving import threads
 from prm_jax.serving.adapters import form as form_lib
@@ -79,7 +80,7 @@ class Server:
     """Returns the ASGI application."""
     return applications.Starlette(
       routes=[
-        self._route(score_api.ROUTE, self._score),
+        self._route(score_fields.ROUTE, self._score),
         *map(self._adapter, adapters.by_path()),
         self._route(routes.MODELS, self._list_models),
         self._route(routes.METRICS, self._metrics_text),

@@ -14,6 +14,7 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import saves
+from prm_jax.data import conversation_templates
 from prm_jax.data import encoding
 from prm_jax.data import segmenters
 from prm_jax.inference import cached_scorer
@@ -40,11 +41,14 @@ class Prepared:
     client: Who asks. Solutions of one client and problem share prefixes; those
       of several clients don't, so that none learns of another's texts by how
       long its own take.
+    without_thinking: Of which turns of a conversation the model's template
+      leaves out what was thought; None if it is none, or that isn't known.
   """
 
   solution: schema.Solution
   encoded: encoding.EncodedSolution
   client: str = ""
+  without_thinking: tuple[bool, ...] | None = None
 
   @property
   def num_tokens(self) -> int:
@@ -146,9 +150,13 @@ class Model:
         can't be encoded.
     """
     check_steps(solution, self.limits, where)
-    self._check_chars(where, solution.problem, *solution.steps)
+    if solution.messages is None:
+      self._check_chars(where, solution.problem, *solution.steps)
+    else:
+      self._check_messages(solution, where)
     try:
       encoded = self.scorer.encode(solution)
+      unread = self._without_thinking(solution)
     except errors.InputError as e:
       raise refusals.invalid(str(e), where) from e
     length = len(encoded.tokens)
@@ -158,7 +166,7 @@ class Model:
         f" {self.limits.max_tokens}, and cuts nothing",
         where,
       )
-    return Prepared(solution, encoded, client)
+    return Prepared(solution, encoded, client, unread)
 
   def cut(self, problem: str, text: str, where: str) -> schema.Solution:
     """Returns a text as a solution, cut by the model's segmenter.
@@ -190,6 +198,29 @@ class Model:
         " nothing",
         where,
       )
+
+  def _check_messages(self, solution: schema.Solution, where: str) -> None:
+    """Refuses a conversation that can't have max_tokens."""
+    messages, most = solution.messages or (), self.limits.max_tokens
+    if len(messages) > most:  # each has a token of its own
+      raise refusals.too_large(
+        f"{len(messages)} messages; this server takes up to {most} tokens, and"
+        " cuts nothing",
+        where,
+      )
+    said = (y for x in messages for y in (x.shown, x.thinking or ""))
+    tools = (json.dumps(x, ensure_ascii=False) for x in solution.tools)
+    self._check_chars(where, *said, *tools)
+
+  def _without_thinking(
+    self, solution: schema.Solution
+  ) -> tuple[bool, ...] | None:
+    """Returns of which turns a thought isn't read; None for no conversation."""
+    if solution.messages is None:
+      return None
+    return conversation_templates.without_thinking(
+      self.template.conversation, solution
+    )
 
   def rows(self, first: Prepared) -> Rows:
     """Returns the empty rows of a batch.
@@ -267,7 +298,10 @@ def check_steps(
   """
   num = len(solution.steps)
   if not num:
-    raise refusals.invalid("no step to score; give a text with steps", where)
+    given = "a text with steps"
+    if solution.messages is not None:
+      given = "a message of the assistant"
+    raise refusals.invalid(f"no step to score; give {given}", where)
   if num > limits.max_steps:
     raise refusals.too_large(
       f"{num} steps; this server takes up to {limits.max_steps}", where

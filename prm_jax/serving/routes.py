@@ -11,7 +11,7 @@ from prm_jax import voting
 from prm_jax.serving import adapters
 from prm_jax.serving import fields
 from prm_jax.serving import refusals
-from prm_jax.serving import score_api
+from prm_jax.serving import score_fields
 
 _MODEL = fields.record(
   fields.Field("id", fields.TEXT, "The name of the model.", True),
@@ -76,7 +76,7 @@ READY = _status(
   "ready",
 )
 ALL = (
-  score_api.ROUTE,
+  score_fields.ROUTE,
   *(form.route for form in adapters.FORMS),
   *(MODELS, METRICS, OPENAPI, HEALTH, READY),
 )

@@ -6,7 +6,12 @@ prm_jax/client.py has the client's half.
     {"problem": "2 + 2?", "response": "2 + 2 = 4.\\n\\nAnswer 4"},
     {"problem": "2 + 2?", "steps": ["2 + 2 = 5.", "Answer 5"]},
     {"messages": [{"role": "user", "content": "2 + 2?"},
-                  {"role": "assistant", "content": "Answer 4"}]}]}
+                  {"role": "assistant", "content": "Answer 4"}]},
+    {"messages": [...], "tools": [...], "steps_are": "turns"}]}
+
+Two plain messages are a problem and a response, which the model's segmenter
+cuts. All others, or on demand these, are a conversation: its steps are the
+assistant's turns, and the rest is context.
 
 A text is text: no separator or control token that is typed into it moves a
 boundary of steps.
@@ -16,115 +21,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import re
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
+from prm_jax.data import messages as messages_lib
 from prm_jax.inference import cached_scorer
 from prm_jax.serving import fields
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models
 from prm_jax.serving import refusals
+from prm_jax.serving import score_fields
 from prm_jax.serving import sources
 
 Record = dict[str, Any]
 # Returns a text as a solution: (problem, text, where).
 Cut = Callable[[str, str, str], schema.Solution]
-
-_MESSAGE = fields.record(
-  fields.Field("role", fields.only("user", "assistant"), "Who says it.", True),
-  fields.Field("content", fields.TEXT, "What is said.", True),
-)
-_ITEM = fields.record(
-  fields.Field("problem", fields.TEXT, "The problem."),
-  fields.Field("steps", fields.several(fields.TEXT, 1), "The steps."),
-  fields.Field(
-    "response",
-    fields.TEXT,
-    "A text that the model's segmenter cuts into steps, if it has one.",
-  ),
-  fields.Field(
-    "messages",
-    fields.several(_MESSAGE, 2, 2),
-    "The problem as the user's message, and the response as the assistant's.",
-  ),
-)
-_ENTRY = fields.record(
-  fields.Field("index", fields.INTEGER, "The number of the item.", True),
-  fields.Field(
-    "step_scores", fields.several(fields.SCORE), "The steps' scores.", True
-  ),
-  fields.Field("score", fields.SCORE, "The solution's score.", True),
-  fields.Field(
-    "segments",
-    fields.several(fields.several(fields.INTEGER, 2, 2)),
-    "Where each step begins and ends in the response, in characters. It isn't"
-    " there if the item has steps.",
-  ),
-  fields.Field(
-    "judged",
-    fields.several(fields.FLAG),
-    "Whether the model was trained to judge each step.",
-  ),
-  fields.Field(
-    "num_tokens",
-    fields.INTEGER,
-    "The item's tokens; 0 if the model isn't a checkpoint.",
-    True,
-  ),
-  fields.Field("truncated", fields.only(False), "Nothing is ever cut.", True),
-)
-_USAGE = fields.record(
-  fields.Field(
-    "prompt_tokens", fields.INTEGER, "The tokens of all items.", True
-  ),
-  fields.Field(
-    "cached_tokens",
-    fields.INTEGER,
-    "Those of them that the model had read before, for the same client.",
-    True,
-  ),
-)
-ROUTE = fields.Route(
-  "POST",
-  "/v1/prm/score",
-  "Returns the scores of solutions and of their steps.",
-  fields.record(
-    fields.Field("object", fields.only("list"), "The kind of object.", True),
-    fields.Field("model", fields.TEXT, "The name of the model.", True),
-    fields.Field(
-      "model_fingerprint",
-      fields.TEXT,
-      "A digest of all that the scores depend on.",
-      True,
-    ),
-    fields.Field(
-      "aggregate",
-      fields.only(*voting.AGGREGATES),
-      "How step scores became a solution's score.",
-      True,
-    ),
-    fields.Field("data", fields.several(_ENTRY), "One for each item.", True),
-    fields.Field("usage", _USAGE, "What was read.", True),
-  ),
-  fields.record(
-    fields.Field(
-      "model", fields.TEXT, "The name of a served model; the first by default."
-    ),
-    fields.Field(
-      "items",
-      fields.several(_ITEM, 1),
-      "The solutions: each with a problem and steps, with a problem and a"
-      " response, or with messages.",
-      True,
-    ),
-    fields.Field(
-      "aggregate",
-      fields.one_of(fields.only(*voting.AGGREGATES), fields.NULL),
-      "How step scores become a solution's score; the model's own by default.",
-    ),
-  ),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +69,7 @@ def read(record: Any, limits: limits_lib.Limits) -> Request:
   """
   if not isinstance(record, dict):
     raise refusals.invalid("expected a JSON object with a list `items`")
-  _check_fields(record, ROUTE.request, "")
+  _check_fields(record, score_fields.ROUTE.request, "")
   model = record.get("model", "")
   if not isinstance(model, str):
     raise refusals.invalid("expected a text", "model")
@@ -171,7 +85,7 @@ def read(record: Any, limits: limits_lib.Limits) -> Request:
   for i, item in enumerate(items):
     if not isinstance(item, dict):
       raise refusals.invalid("expected an object", place(i))
-    _check_fields(item, _ITEM, place(i))
+    _check_fields(item, score_fields.ITEM, place(i))
   return Request(model, items, aggregate)
 
 
@@ -208,7 +122,7 @@ def solution(item: Record, where: str, cut: Cut) -> schema.Solution:
 
   Raises:
     RefusedError: It has no problem, or not one of steps, response and messages,
-      or one has another type.
+      or one has another type; or its messages make no sense together.
   """
   given = [x for x in ("steps", "response", "messages") if x in item]
   if len(given) != 1:
@@ -220,7 +134,14 @@ def solution(item: Record, where: str, cut: Cut) -> schema.Solution:
   if given == ["messages"]:
     if "problem" in item:
       raise refusals.invalid("the problem is in the messages", where)
-    return cut(*_turns(item["messages"], f"{where}.messages"), where)
+    if _is_conversation(item, where):
+      return _conversation(item, where)
+    return cut(*_two_texts(item["messages"], f"{where}.messages"), where)
+  for name in ("tools", "steps_are"):
+    if name in item:
+      raise refusals.invalid(
+        "only messages have it; give them, or take it out", f"{where}.{name}"
+      )
   problem = item.get("problem")
   if not isinstance(problem, str) or not problem.strip():
     raise refusals.invalid(
@@ -256,7 +177,7 @@ def reply(
   """
   how = aggregate or model.aggregate
   data = [
-    _entry(i, row.scores, x.num_tokens, how)
+    _entry(i, row.scores, x, how)
     for i, (x, row) in enumerate(zip(prepared, rows, strict=True))
   ]
   return dict(
@@ -273,21 +194,68 @@ def reply(
 
 
 def _entry(
-  index: int, row: schema.StepScores, num_tokens: int, how: str
+  index: int, row: schema.StepScores, prepared: models.Prepared, how: str
 ) -> Record:
   entry: Record = dict(index=index, step_scores=list(row.scores))
   if row.spans is not None:
     entry["segments"] = [list(span) for span in row.spans]
+  if prepared.solution.messages is not None:
+    entry["turns"] = _turns(prepared.solution.messages)
+    for turn, unread in zip(entry["turns"], prepared.without_thinking or ()):
+      turn["without_thinking"] = unread
   if row.judged is not None:
     entry["judged"] = list(row.judged)
   return entry | dict(
     score=voting.aggregate(row.scores, how),
-    num_tokens=num_tokens,
+    num_tokens=prepared.num_tokens,
     truncated=False,
   )
 
 
-def _turns(messages: Any, where: str) -> tuple[str, str]:
+def _turns(messages: Sequence[schema.Message]) -> list[Record]:
+  """Returns where the turns of a conversation are, one for each step."""
+  return [
+    dict(message=i, span=[0, len(x.text)] if x.text else None)
+    for i, x in enumerate(messages)
+    if x.role == "assistant"
+  ]
+
+
+def _is_conversation(item: Record, where: str) -> bool:
+  """Returns whether the turns of an item's messages are its steps."""
+  if item.get("steps_are", "turns") != "turns":
+    raise refusals.invalid("expected turns", f"{where}.steps_are")
+  messages = item["messages"]
+  if "steps_are" in item or item.get("tools"):
+    return True
+  if not isinstance(messages, list):
+    return False
+  records = [x if isinstance(x, dict) else {} for x in messages]
+  return [x.get("role") for x in records] != ["user", "assistant"] or any(
+    x.get(name)
+    for x in records
+    for name in ("tool_calls", *messages_lib.THINKING)
+  )
+
+
+# What an error of a conversation begins with: the place of what is wrong.
+_WRONG = re.compile(r"(?:messages|tools)(?:\[\d+\])?")
+
+
+def _conversation(item: Record, where: str) -> schema.Solution:
+  """Returns a conversation, whose steps are the assistant's turns."""
+  try:
+    messages = messages_lib.read(item["messages"], where)
+    tools = messages_lib.read_tools(item.get("tools"), where)
+  except errors.InputError as e:
+    text = str(e).removeprefix(f"{where}: ")
+    wrong = _WRONG.match(text)
+    assert wrong is not None, text
+    raise refusals.invalid(text, f"{where}.{wrong[0]}") from e
+  return messages_lib.trajectory(messages, tools=tools)
+
+
+def _two_texts(messages: Any, where: str) -> tuple[str, str]:
   """Returns the problem and the response of a chat of two turns."""
   roles = (
     [m.get("role") for m in messages if isinstance(m, dict)]
@@ -302,7 +270,7 @@ def _turns(messages: Any, where: str) -> tuple[str, str]:
   for message in messages:
     # Others may be there if they are empty, as servers of chats write them.
     filled = {name: x for name, x in message.items() if x}
-    _check_fields(filled, _MESSAGE, where)
+    _check_fields(filled, score_fields.PLAIN, where)
   texts = [message.get("content") for message in messages]
   if not all(isinstance(text, str) for text in texts) or not texts[0].strip():
     raise refusals.invalid(

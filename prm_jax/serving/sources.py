@@ -111,9 +111,16 @@ class Source:
       client: Who asks.
 
     Raises:
-      RefusedError: It has no steps, or too many.
+      RefusedError: It has no steps, or too many; or it is a conversation, and a
+        judge reads none.
     """
     models.check_steps(solution, self.limits, where)
+    if solution.messages is not None and self.kind == "judge":
+      raise refusals.invalid(
+        f"{self.name!r} is a judge, which reads a problem and its steps and no"
+        " conversation; ask a model that reads conversations",
+        where,
+      )
     until = time.monotonic() + self.limits.deadline_s
     return Asked(solution, _NO_TOKENS, client, until=until)
 

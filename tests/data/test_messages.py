@@ -1,6 +1,7 @@
 """Conversations become trajectories, whose steps are the assistant's turns."""
 
 import dataclasses
+import time
 
 import pytest
 
@@ -165,6 +166,26 @@ def test_a_conversation_that_makes_no_sense_is_refused_in_one_line(name):
     messages.read(given, "solution 't1'")
   assert str(caught.value).startswith("solution 't1': ")
   assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_results_answer_calls_in_any_order_and_each_call_once():
+  """In time that grows with their number alone: of 30,000 it takes 1 s."""
+  (call,) = CALL["tool_calls"]
+  ids = [f"c{i}" for i in range(30_000)]
+  calling = CALL | dict(tool_calls=[call | dict(id=x) for x in ids])
+  results = [RESULT | dict(tool_call_id=x) for x in reversed(ids)]
+  began = time.process_time()
+  assert len(messages.read([USER, calling, *results, ANSWER], "x")) == 30_003
+  assert time.process_time() - began < 30
+  with pytest.raises(errors.InputError, match="has no result"):
+    messages.read([USER, calling, *results[:-1], ANSWER], "x")
+  first, last = call | dict(id=None), call | dict(id="a")
+  both = CALL | dict(tool_calls=[first, last])
+  own, any_ = RESULT, RESULT | dict(tool_call_id=None)
+  for given in ((own, any_), (any_, own), (any_, any_)):
+    assert messages.read([USER, both, *given, ANSWER], "x")
+  with pytest.raises(errors.InputError, match="has no result"):
+    messages.read([USER, both, own, ANSWER], "x")
 
 
 def test_labels_of_whole_turns_stay_with_whole_turns():

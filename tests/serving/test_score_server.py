@@ -371,8 +371,26 @@ BAD = {
   "system": (
     dict(items=[dict(messages=[dict(role="system", content="x")])]),
     400,
+    "items[0]",
+    "no step to score; give a message of the assistant",
+  ),
+  "no_messages": (
+    dict(items=[dict(messages="x")]),
+    400,
     "items[0].messages",
     "one message of the user",
+  ),
+  "steps_are": (
+    dict(items=[dict(messages=CHAT, steps_are="lines")]),
+    400,
+    "items[0].steps_are",
+    "expected turns",
+  ),
+  "steps_with_tools": (
+    dict(items=[GOOD | dict(tools=[])]),
+    400,
+    "items[0].tools",
+    "only messages have it",
   ),
   "problem_twice": (
     dict(items=[dict(problem="1?", messages=CHAT)]),
@@ -407,8 +425,14 @@ BAD = {
       ]
     ),
     400,
+    "items[0]",
+    "is a conversation, and this model reads a problem and its steps",
+  ),
+  "unknown": (
+    dict(items=[dict(messages=[CHAT[0], CHAT[1] | dict(name="x")])]),
+    400,
     "items[0].messages",
-    "'reasoning_content'",
+    "'name'; there are role, content",
   ),
   "many_items": (dict(items=[GOOD] * 9), 413, "items", "up to 8"),
   "many_steps": (
@@ -477,6 +501,7 @@ def test_random_requests_are_answered_or_refused_and_never_fail(running):
   draw = random.Random(0)
   values = [None, 0, -1.5, True, "", "x", "\ud83d", [], {}, ["2"], "a\n\nb"]
   fields = ["problem", "steps", "response", "messages", "model", "y"]
+  fields += ["tools", "steps_are", "role", "content", "tool_calls"]
 
   def value(depth):
     if depth and draw.random() < 0.5:

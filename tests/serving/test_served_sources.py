@@ -321,6 +321,47 @@ def test_a_text_is_cut_by_the_servers_segmenter_or_refused(gate):
       assert asked.post(_items(steps))[0] == status
 
 
+def test_functions_and_servers_get_conversations_and_judges_refuse_them(
+  gate, stub
+):
+  said = [
+    *(dict(role="user", content="1?"), dict(role="assistant", content="one")),
+    *(dict(role="user", content="2?"), dict(role="assistant", content="two")),
+  ]
+
+  def behave(handler, body, times):
+    own = [x for x in body["items"] if "messages" in x]
+    turns = [dict(message=i, span=[0, 3]) for i in (1, 3)]
+    scores = [len(own) / 4, 0.75] if own else [0.5]
+    entry = dict(index=0, step_scores=scores, turns=turns)
+    return dict(data=[entry], model="big", model_fingerprint="sha256:9")
+
+  judge = _load(_judge(stub, "no box"))
+  stub.behave = behave
+  loaded = (_load("f.py:score"), _load(stub.url, "up"), judge)
+  with _serving(*loaded) as asked:
+    replies = [
+      asked.post(dict(items=[dict(messages=said)], model=model))
+      for model in ("score", "up", "judge")
+    ]
+  scores = ([1 / 4, 1 / 4], [0.25, 0.75])
+  for (status, reply, _), expected in zip(replies, scores):
+    assert status == 200, reply
+    (entry,) = reply["data"]
+    assert entry["step_scores"] == expected
+    # Nothing is known of a template.
+    assert entry["turns"] == [
+      dict(message=1, span=[0, 3]),
+      dict(message=3, span=[0, 3]),
+    ]
+    fields.check(reply, routes.ALL[0].reply)
+  (sent,) = (x for x in stub.seen if "messages" in x["items"][0])
+  assert sent["items"][0]["steps_are"] == "turns"
+  status, reply, _ = replies[2]
+  assert (status, reply["error"]["param"]) == (400, "items[0]")
+  assert "is a judge" in reply["error"]["message"]
+
+
 # --- Threads and batches ------------------------------------------------------
 
 
