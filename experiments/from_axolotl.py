@@ -14,6 +14,7 @@ import math
 from typing import Any
 
 import carried_over
+import written_config
 
 DECAYS = dict(
   cosine="cosine",
@@ -49,7 +50,7 @@ DATASET_HARMLESS = (
 LORA = ("lora_", "peft_")
 
 
-def read(fields: carried_over.Fields, devices: int) -> carried_over.Recipe:
+def read(fields: carried_over.Fields, devices: int) -> written_config.Recipe:
   """Returns what their fields say; refuses what can't be carried over."""
   take, only = fields.take, fields.only
   if not take("process_reward_model", False, carried_over.boolean):
@@ -107,7 +108,7 @@ def read(fields: carried_over.Fields, devices: int) -> carried_over.Recipe:
     eval_every=_every(fields, "eval", epochs),
     checkpoint_every=_every(fields, "save", epochs),
   )
-  return carried_over.Recipe(
+  return written_config.Recipe(
     base=take("base_model", "BASE"),
     data=data,
     max_tokens=take("sequence_len", 512, int),
@@ -174,7 +175,7 @@ def _every(
 ) -> Callable[[int], int]:
   """Returns how often to evaluate or save; by default after each epoch."""
   given = fields.take(f"{what}_steps", 0.0, float)
-  an_epoch = fields.take(f"{what}s_per_epoch", 1.0, float)
+  an_epoch = fields.take(f"{what}s_per_epoch", 1.0, float) or 1.0
 
   def every(steps: int) -> int:
     share = given if 0 < given < 1 else 1 / (epochs * an_epoch)

@@ -10,10 +10,12 @@ the result and has no counterpart is refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import math
 from typing import Any
 
 import carried_over
+import written_config
 
 DECAYS = dict(
   linear="linear",
@@ -46,7 +48,7 @@ HARMLESS = (
 LORA = ("lora_", "use_rslora", "use_dora")
 
 
-def read(fields: carried_over.Fields, devices: int) -> carried_over.Recipe:
+def read(fields: carried_over.Fields, devices: int) -> written_config.Recipe:
   """Returns what their fields say; refuses what can't be carried over."""
   take, only = fields.take, fields.only
   carried_over.check_separator(fields, take("step_separator", "\n"))
@@ -102,7 +104,7 @@ def read(fields: carried_over.Fields, devices: int) -> carried_over.Recipe:
   model |= _lora(fields)
   only("dtype", ("float32", "auto"), "what is trained is float32 here")
   optimizer = dict(peak_lr=peak_lr, **_schedule(fields, kind, peak_lr))
-  return carried_over.Recipe(
+  return written_config.Recipe(
     base=take("model_name_or_path", "BASE"),
     data=tuple(filter(None, [take("dataset_name")])),
     max_tokens=take("max_length", 1024, int),
@@ -123,7 +125,7 @@ def read(fields: carried_over.Fields, devices: int) -> carried_over.Recipe:
   )
 
 
-def _every(given: float) -> carried_over.Callable[[int], int]:
+def _every(given: float) -> Callable[[int], int]:
   """Returns how often, in updates; below 1 it is a share of the run."""
   return lambda steps: int(given) if given >= 1 else math.ceil(given * steps)
 

@@ -91,7 +91,7 @@ def script(monkeypatch):
   """Returns a function that imports one of the two scripts."""
   monkeypatch.syspath_prepend(str(ROOT / "experiments"))
   yield importlib.import_module
-  for name in ("carried_over", "from_trl", "from_axolotl"):
+  for name in ("carried_over", "written_config", "from_trl", "from_axolotl"):
     sys.modules.pop(name, None)
 
 
@@ -312,6 +312,8 @@ REFUSED = {
   "use_peft: true": "lora_dropout isn't 0",
   "learning_rate: fast": "learning_rate='fast': expected float",
   "bf16: 1": "bf16=1: expected boolean",
+  "per_device_train_batch_size: 0": "an update of 0 solutions",
+  "num_train_epochs: 0": "no update is made",
 }
 
 
