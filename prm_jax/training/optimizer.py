@@ -10,16 +10,17 @@ import optax
 from prm_jax.runtime import checks
 
 MOMENTUM_DTYPES = ("float32", "bfloat16")
+DECAYS = ("cosine", "linear", "constant")
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-  """AdamW with linear warm-up, cosine decay and clipping by global norm.
+  """AdamW with linear warm-up, decay and clipping by global norm.
 
   Args:
     peak_lr: The learning rate after the warm-up.
     warmup_steps: The updates of the warm-up; at most a fifth of the run.
-    final_fraction: The learning rate of the last step, as a fraction of
+    final_fraction: The learning rate at the end of the decay, as a fraction of
       peak_lr.
     weight_decay: The decay of matrices, adapters included; norms, biases and
       score heads don't decay.
@@ -29,6 +30,8 @@ class OptimizerConfig:
     clip_norm: The largest global norm of the gradient.
     momentum_dtype: The type in which AdamW's first moment is kept. The second
       moment and the parameters are float32.
+    decay: How the learning rate falls after the warm-up: as a cosine, linearly,
+      or not at all (constant, which ignores final_fraction).
   """
 
   peak_lr: float
@@ -40,6 +43,7 @@ class OptimizerConfig:
   epsilon: float = 1e-8
   clip_norm: float = 1.0
   momentum_dtype: str = "float32"
+  decay: str = "cosine"
 
   def __post_init__(self):
     group = "optimizer."
@@ -52,16 +56,22 @@ class OptimizerConfig:
     checks.check_choice(
       "optimizer.momentum_dtype", self.momentum_dtype, MOMENTUM_DTYPES
     )
+    checks.check_choice("optimizer.decay", self.decay, DECAYS)
 
 
 def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
   """Returns the learning rate as a function of the step."""
-  return optax.warmup_cosine_decay_schedule(
-    init_value=0.0,
-    peak_value=config.peak_lr,
-    warmup_steps=min(config.warmup_steps, steps // 5),
-    decay_steps=steps,
-    end_value=config.peak_lr * config.final_fraction,
+  peak, warmup = config.peak_lr, min(config.warmup_steps, steps // 5)
+  end = peak * config.final_fraction
+  if config.decay == "cosine":
+    return optax.warmup_cosine_decay_schedule(0.0, peak, warmup, steps, end)
+  if config.decay == "constant":
+    end = peak
+  after = optax.linear_schedule(peak, end, steps - warmup)
+  if not warmup:
+    return after
+  return optax.join_schedules(
+    [optax.linear_schedule(0.0, peak, warmup), after], [warmup]
   )
 
 

@@ -40,6 +40,25 @@ def test_the_rate_warms_up_linearly_and_falls_as_a_cosine():
   )
 
 
+@pytest.mark.parametrize("warmup", [0, 4])
+@pytest.mark.parametrize("decay", ["linear", "constant"])
+def test_the_rate_falls_linearly_or_stays_after_its_warm_up(decay, warmup):
+  config = dataclasses.replace(CONFIG, decay=decay, warmup_steps=warmup)
+  schedule = optimizer_lib.schedule(config, STEPS)
+
+  def rate(step):
+    if step < warmup:
+      return 0.1 * step / warmup
+    fallen = (step - warmup) / (STEPS - warmup) if decay == "linear" else 0
+    return 0.1 - 0.09 * fallen
+
+  np.testing.assert_allclose(
+    [float(schedule(step)) for step in range(STEPS + 1)],
+    [rate(step) for step in range(STEPS + 1)],
+    atol=1e-7,
+  )
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3, 7])
 def test_a_run_of_few_steps_has_a_schedule_and_learns(steps):
   config = optimizer_lib.OptimizerConfig(peak_lr=0.1, warmup_steps=100)
