@@ -314,7 +314,8 @@ def first_steps(solution: Solution, num_steps: int) -> Solution:
   """
   if solution.messages is not None:
     turns = turns_of(solution)
-    if turns[num_steps - 1 : num_steps] == turns[num_steps : num_steps + 1]:
+    before, after = turns[:num_steps][-1:], turns[num_steps:][:1]
+    if num_steps and before == after:
       raise errors.InputError(
         f"solution {solution.id!r}: its first {num_steps} steps end within a"
         " turn; a trajectory begins with whole turns"

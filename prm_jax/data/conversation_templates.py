@@ -42,6 +42,7 @@ PLACES = ("late", "last", "tools", "thought")
 THINK = ("<think>", "</think>")
 TOOLS_AT = ("first", "last", "start")
 ARGUMENTS = ("whole", "each", "each_as_text")
+BLANK = ("none", "refused")
 # Slots that a template may leave out: ids, which tell a reader nothing.
 OPTIONAL = ("call_id", "result_id", "thinking")
 NAMES = dict(
@@ -150,6 +151,9 @@ class ConversationTemplate:
     splits_thinking: Whether a text that begins with a block of THINK is a
       thought and what follows it.
     refuses: What the texts of slots may not hold.
+    blank: What becomes of a text of white space alone, as (kind, one of BLANK):
+      it is none, or refused; a kind that isn't there writes it as any other.
+    id_length: The length that ids of calls must have; 0 is any.
   """
 
   between: tuple[Between, ...]
@@ -161,6 +165,8 @@ class ConversationTemplate:
   arguments: str = "whole"
   splits_thinking: bool = False
   refuses: tuple[Refused, ...] = ()
+  blank: tuple[tuple[str, str], ...] = ()
+  id_length: int = 0
 
 
 def from_record(record: Mapping[str, Any]) -> ConversationTemplate:
@@ -170,7 +176,7 @@ def from_record(record: Mapping[str, Any]) -> ConversationTemplate:
     Between(str(a), str(b), tuple((str(k), str(x)) for k, x in parts))
     for a, b, parts in record["between"]
   )
-  for name in ("forms", "refuses"):
+  for name in ("forms", "refuses", "blank"):
     rows = [tuple(map(str, row)) for row in record.get(name, ())]
     fields[name] = tuple(
       Refused(*row) if name == "refuses" else row for row in rows
@@ -209,13 +215,29 @@ def _tables(
 
 
 def split_thinking(text: str) -> tuple[str | None, str]:
-  """Returns the thought that a text begins with, and what follows it."""
+  """Returns the thought that a text begins with, and what follows it.
+
+  Raises:
+    InputError: There are further marks of thinking, or white space but line
+      breaks beside them, with which templates deal in several ways.
+  """
   opening, closing = THINK
   begun = text.lstrip("\n")
   thought, found, rest = begun.partition(closing)
   if not found or not thought.startswith(opening):
     return None, text
-  return thought.removeprefix(opening).strip("\n"), rest.lstrip("\n")
+  thought, rest = thought.removeprefix(opening).strip("\n"), rest.lstrip("\n")
+  if thought != thought.strip() or rest != rest.lstrip():
+    raise errors.InputError(
+      f"a turn has white space but line breaks beside {opening!r} or"
+      f" {closing!r}; take it out, or give the thought as reasoning_content"
+    )
+  if any(x in y for x in THINK for y in (thought, rest)):
+    raise errors.InputError(
+      f"a turn holds {opening!r} or {closing!r} more than once; give the thought"
+      " as reasoning_content"
+    )
+  return thought or None, rest
 
 
 def slots(
@@ -285,16 +307,19 @@ def _texts(
       yield "result_id", message.answers, 0
     return
   if message.role != "assistant":
-    yield message.role, message.text, 0
+    if _is_said(template, message.role, message.text):
+      yield message.role, message.text, 0
     return
   thinking, text = message.thinking, message.text
   if template.splits_thinking and thinking is None:
     thinking, text = split_thinking(text)
-  if thinking is not None:
+  if thinking and _is_said(template, "thinking", thinking):
     yield "thinking", thinking, 0
-  if text:
-    start = len(message.text) - len(text)
-    yield "remark" if message.calls else "assistant", text, start
+  start = len(message.text) - len(text)
+  if not message.calls:
+    yield "assistant", text, start
+  elif text and _is_said(template, "remark", text):
+    yield "remark", text, start
   for call in message.calls:
     yield "call", call.name, 0
     if template.arguments != "whole":
@@ -303,8 +328,24 @@ def _texts(
         yield "value", _value(value, template.arguments), 0
     else:
       yield "arguments", json_of(dict(call.arguments)), 0
+    if template.id_length not in (0, len(call.id or "")):
+      raise errors.InputError(
+        f"the model's chat template wants ids of {template.id_length} letters"
+        f" for tool calls, found {call.id!r}; give others"
+      )
     if call.id is not None:
       yield "call_id", call.id, 0
+
+
+def _is_said(template: ConversationTemplate, kind: str, text: str) -> bool:
+  """Returns whether a text is written; one of white space alone may not be."""
+  what = "" if text.strip() else dict(template.blank).get(kind, "")
+  if what == "refused":
+    raise errors.InputError(
+      f"{NAMES[kind]} is white space alone, with which the model's chat template"
+      " deals in its own way; take it out"
+    )
+  return what != "none"
 
 
 def _value(value: Any, how: str) -> str:
@@ -323,8 +364,9 @@ def _check_words(template: ConversationTemplate, kind: str, text: str) -> None:
 
 def _not_written(what: str) -> errors.InputError:
   return errors.InputError(
-    f"the model's chat template doesn't write {what}, so the model can't read"
-    " this conversation; take it out, or use a model whose template does"
+    f"the model's chat template doesn't write {what}, or not in a way that is"
+    " known, so the model can't read this conversation; change it, or use a"
+    " model whose template writes it"
   )
 
 
@@ -428,6 +470,7 @@ def encode(
   ids, after, starts = templates.write_parts(name, parts, tokenizer)
   reads = [n - 1 for n in after]
   turns = schema.turns_of(trajectory)
+  assert len(reads) == len(turns) and len(starts) == len({*turns})
   lasts = [
     read
     for read, turn, later in zip(reads, turns, (*turns[1:], -1))
@@ -482,7 +525,7 @@ def without_thinking(
     if x.kind == "thinking"
   }
   thought = [
-    x.thinking is not None
+    bool(x.thinking)
     or (template.splits_thinking and split_thinking(x.text)[0] is not None)
     for x in messages
     if x.role == "assistant"

@@ -360,13 +360,12 @@ def _template_encode(
   assert not isinstance(template, str), "with_template comes first"
   assert template is not None
   is_conversation = solution.messages is not None
-  first = schema.first_turns if is_conversation else schema.first_steps
   # A conversation begins with whole turns.
   own = {*schema.turns_of(solution)} if is_conversation else solution.steps
   num_steps = len(own)
 
   def first_steps(num: int, end: bool = False) -> EncodedSolution:
-    begun = solution if num == num_steps else first(solution, num)
+    begun = solution if num == num_steps else schema.first_steps(solution, num)
     return EncodedSolution(*_write(template, begun, tokenizer, end=end))
 
   encoded = first_steps(num_steps, end)
@@ -374,6 +373,8 @@ def _template_encode(
   if len(encoded.tokens) > most:
     if encoding_config.truncation == "drop":
       return None
+    if is_conversation:
+      return _most_turns(template, solution, num_steps, tokenizer, most)
     # The most steps that fit: more steps are never fewer tokens.
     kept = bisect.bisect_right(
       range(1, num_steps), most, key=lambda n: len(first_steps(n).tokens)
@@ -382,6 +383,22 @@ def _template_encode(
       return None
     encoded = first_steps(kept)
   return encoded
+
+
+def _most_turns(
+  template: templates.PromptTemplate | policy_templates.PolicyTemplate,
+  trajectory: schema.Solution,
+  num_turns: int,
+  tokenizer: tokenizer_lib.Tokenizer,
+  most: float,
+) -> EncodedSolution | None:
+  """Returns the most turns that fit; more may be fewer tokens, without thoughts."""
+  for num in range(num_turns, 0, -1):
+    begun = schema.first_turns(trajectory, num)
+    encoded = EncodedSolution(*_write(template, begun, tokenizer))
+    if len(encoded.tokens) <= most:
+      return encoded
+  return None
 
 
 def split_steps(

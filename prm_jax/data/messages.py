@@ -226,7 +226,16 @@ def read_tools(tools: Any, where: str) -> tuple[Mapping[str, Any], ...]:
       f"{where}: tools is {reprlib.repr(tools)}; give a list of objects, each"
       " the declaration of a tool"
     )
-  return tuple(tools)
+  checked = []
+  for i, tool in enumerate(tools):
+    known, reason = _as_json(tool)
+    if known is None or not isinstance(known.get("function", {}), dict):
+      raise errors.InputError(
+        f"{where}: tools[{i}] is {reprlib.repr(tool)}, which isn't the JSON of a"
+        f" declaration{reason}; give an object whose function is one"
+      )
+    checked.append(known)
+  return tuple(checked)
 
 
 def record_of(message: schema.Message) -> dict[str, Any]:
@@ -270,7 +279,9 @@ def _message(record: Any, where: str) -> schema.Message:
       f"{where}: role is {reprlib.repr(record.get('role'))}; expected one of"
       f" {', '.join(_ROLES)}"
     )
-  thinking = next((record[name] for name in THINKING if record.get(name)), None)
+  thinking = next(
+    (record[name] for name in THINKING if record.get(name) is not None), None
+  )
   if thinking is not None and not isinstance(thinking, str):
     raise errors.InputError(
       f"{where}: thinking is {reprlib.repr(thinking)}; expected a text"
@@ -336,6 +347,16 @@ def _call(record: Any, where: str) -> schema.Call:
   return schema.Call(name, _arguments(own.get("arguments"), where), call_id)
 
 
+def _as_json(value: Any) -> tuple[Any, str]:
+  """Returns a value as JSON reads it; None and why if it can't be JSON."""
+  try:
+    return json_text.parse(json.dumps(value, allow_nan=False)), ""
+  except json_text.JSONTextError as e:
+    return None, f" ({e.reason})"
+  except (TypeError, ValueError, RecursionError) as e:
+    return None, f" ({e})"
+
+
 def _arguments(given: Any, where: str) -> Mapping[str, Any]:
   """Returns arguments: an object, or the JSON text of one."""
   arguments, reason = given, ""
@@ -344,6 +365,8 @@ def _arguments(given: Any, where: str) -> Mapping[str, Any]:
       arguments = json_text.parse(given)
     except json_text.JSONTextError as e:
       reason = f" ({e.reason})"
+  if isinstance(arguments, Mapping):
+    arguments, reason = _as_json(arguments)
   if not isinstance(arguments, Mapping):
     raise errors.InputError(
       f"{where}: arguments is {reprlib.repr(given)}, which isn't the JSON of an"

@@ -124,7 +124,8 @@ def record_of(message: schema.Message, way: Way) -> dict[str, Any]:
   if message.role == "assistant" and not message.text:
     record["content"] = way.empty
   if message.thinking is not None:
-    record["reasoning_content"] = message.thinking
+    # transformers gives it by both names.
+    record["reasoning_content"] = record["thinking"] = message.thinking
   if message.answers is not None:
     record["tool_call_id"] = message.answers
   if message.calls:

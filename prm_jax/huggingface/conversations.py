@@ -47,7 +47,13 @@ _PADDED = '\n \n{}" \n\n'
 _TOOLS = [
   trial_conversations.of_marks("UAUA", tools=True, system=True),
   trial_conversations.of_marks("UAUA", tools=True),
+  trial_conversations.of_marks("UCTA"),
 ]
+# The only length of ids that a template is known to ask for, and other ids.
+_ID_LENGTH = 9
+_IDS = [trial_conversations.with_ids(_TOOLS[2], x) for x in ("Zq1", "Zq" * 9)]
+# What may be white space alone, or nothing, where a template may ask for it.
+_BLANKS = dict(system=("\n", " ", ""), remark=("\n", " "), thinking=("\n", " "))
 _BLOCKS = trial_conversations.with_blocks(*conversation_templates.THINK)
 
 
@@ -177,7 +183,7 @@ class _Probe:
     ]
     trials = trial_conversations.trials(_NUM_TRIALS)
     around = (x for _, _, text in self.tried for x in _around(_FREE, text))
-    asked = [*marked, *_TOOLS, *_BLOCKS, *trials, *around]
+    asked = [*marked, *_TOOLS, *_IDS, *_BLOCKS, *trials, *around]
     self.written.of([*((x, False) for x in asked), *((x, True) for x in begun)])
 
   def template(self, conversations: Sequence[Conversation]) -> Template:
@@ -201,7 +207,7 @@ class _Probe:
       places=places,
       left_out=tuple(sorted(short.left_out)),
     )
-    return self._with_blocks(known)
+    return self._with_ids(self._with_blanks(self._with_blocks(known)))
 
   def _how_tools_are(self) -> Template:
     """Returns a template that says how tools are written, and where."""
@@ -210,7 +216,7 @@ class _Probe:
       places=conversation_templates.PLACES,
       arguments=self.written.way.arguments,
     )
-    asked, texts = _TOOLS[0], self.written.texts(_TOOLS)
+    asked, texts = _TOOLS[0], self.written.texts(_TOOLS[:2])
     for form, write in conversation_templates.TOOL_FORMS.items():
       first, second = (write(tool) for tool in asked.tools)
       for text in texts:
@@ -303,6 +309,35 @@ class _Probe:
     if None not in texts and texts == [_data(split, x) for x in _BLOCKS]:
       plain = [_data(known, x) for x in _BLOCKS]
       return known if texts == plain else split
+    return known
+
+  def _with_blanks(self, known: Template) -> Template:
+    """Returns a template that says what becomes of texts of white space."""
+    blank = []
+    for kind, texts in _BLANKS.items():
+      asked = [
+        x._replace(tools=tools)
+        for text in texts
+        for x in trial_conversations.around(
+          {y: text if y == kind else "a" for y in _FREE}
+        )
+        for tools in ((), _TOOLS[0].tools)
+      ]
+      written = self.written.texts(asked)
+      for what in ("", *conversation_templates.BLANK):
+        tried = dataclasses.replace(known, blank=((kind, what),))
+        own = [_data(tried, x) for x in asked]
+        if all(a in (None, b) for a, b in zip(own, written) if b is not None):
+          blank += [(kind, what)] if what else []
+          break
+    return dataclasses.replace(known, blank=tuple(blank))
+
+  def _with_ids(self, known: Template) -> Template:
+    """Returns a template that says how long the ids of calls are."""
+    short, long = _IDS
+    ids = self.written.texts([_TOOLS[2]])[0], *self.written.texts([short, long])
+    if ids[0] is not None and ids[1:] == (None, None):
+      return dataclasses.replace(known, id_length=_ID_LENGTH)
     return known
 
   # --- Checks ---

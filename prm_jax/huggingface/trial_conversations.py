@@ -17,13 +17,20 @@ from prm_jax.data import trial_texts
 
 Message = schema.Message
 
-# What may follow what: a user, a turn (of text, a call, both, two calls), a
-# tool's result; t is the first of two results.
-_AFTER = dict(U="ACBD", A="U", C="T", B="T", D="t", t="T", T="ACBDU")
+# What may follow what: a user, a turn (of text, a call, a call without arguments,
+# text and a call, two calls of one argument and none, of none and two), a tool's
+# result; t is the first of two results.
+_AFTER = dict(
+  **dict(U="ACFBDG", A="U", C="T", F="T", B="T", D="t", G="t", t="T"),
+  T="ACFBDGU",
+)
+_NUM_ARGUMENTS = dict(A=(), C=(1,), F=(0,), B=(1,), D=(1, 0), G=(0, 2))
 _LONGEST = 4
 _LONGER = (
-  *("UAUCTA", "UCTAU", "UCTCTA", "UBTAUBTA", "UDtTAUA", "UAUAUA"),
-  *("AUA", "AUCTA", "UUA"),
+  *("UAUCTA", "UCTAU", "UCTCTA", "UBTAUBTA", "UDtTAUA", "UGtTAUA", "UAUAUA"),
+  *("UDtTA", "UGtTA", "UFTA", "UCTUA", "UCTFTBTDtTGtTCTA", "UBTCTA"),
+  *("UCTFTBTDtTGtTCTAUA", "UCTBTAUA", "UDtTUA", "UFTFTAUA", "UBTBTAUA"),
+  *("AUA", "AUCTA", "UUA", "UAUUA"),
 )
 _VALUES: tuple[Any, ...] = (
   7,
@@ -54,9 +61,8 @@ def of_marks(
       messages.append(Message("user", f"Zq{i}u0qZ"))
     elif kind in "tT":
       # Not the call's own id, so that each is found; Mistral's have nine letters.
-      messages.append(Message("tool", f"Zq{i}r0qZ", answers=f"Zq{i}d000qZ"))
+      messages.append(Message("tool", f"Zq{i}r0qZ", answers=f"Zq{i:02}d00qZ"))
     else:
-      num_calls = dict(A=0, C=1, B=1, D=2)[kind]
       messages.append(
         Message(
           "assistant",
@@ -65,10 +71,10 @@ def of_marks(
           calls=tuple(
             schema.Call(
               f"Zq{i}n{j}qZ",
-              {f"Zq{i}k{j}qZ": f"Zq{i}v{j}qZ"},
-              f"Zq{i}c{j}00qZ",
+              {f"Zq{i}k{j}{n}qZ": f"Zq{i}v{j}{n}qZ" for n in range(num)},
+              f"Zq{i:02}c{j}0qZ",
             )
-            for j in range(num_calls)
+            for j, num in enumerate(_NUM_ARGUMENTS[kind])
           ),
         )
       )
@@ -123,6 +129,21 @@ def with_text(conversation: Conversation, mark: str, form: str) -> Conversation:
   )
 
 
+def with_ids(conversation: Conversation, call_id: str) -> Conversation:
+  """Returns a conversation whose calls and results have an id."""
+
+  def changed(message: Message) -> Message:
+    return dataclasses.replace(
+      message,
+      answers=message.answers and call_id,
+      calls=tuple(dataclasses.replace(x, id=call_id) for x in message.calls),
+    )
+
+  return conversation._replace(
+    messages=tuple(map(changed, conversation.messages))
+  )
+
+
 def with_blocks(opening: str, closing: str) -> list[Conversation]:
   """Returns conversations with a turn whose text begins with a block."""
   user = Message("user", "Zq0u0qZ")
@@ -132,9 +153,12 @@ def with_blocks(opening: str, closing: str) -> list[Conversation]:
   return [Conversation(begun), Conversation((*begun, *more))]
 
 
+_THOUGHT = Message("assistant", "a", thinking="b")
+
+
 def around(texts: Mapping[str, str]) -> list[Conversation]:
   """Returns conversations that hold the texts of all kinds of slots."""
-  call = schema.Call("f", {}, "Zq1c000qZ")
+  call = schema.Call("f", {"x": 1}, "Zq01c00qZ")
   user = Message("user", texts["user"])
   answer = Message("assistant", texts["assistant"])
   thought = dataclasses.replace(answer, thinking=texts["thinking"])
@@ -147,6 +171,9 @@ def around(texts: Mapping[str, str]) -> list[Conversation]:
     (user, answer, user, answer),
     (Message("system", texts["system"]), user, answer),
     (user, thought),
+    # Of a text that is no user's to the template, as a tool's result may be, the
+    # thought before tells.
+    (Message("user", "a"), _THOUGHT, user, Message("assistant", "a")),
     *((user, turn, result, answer) for turn in turns),
   ]
   return list(map(Conversation, found))

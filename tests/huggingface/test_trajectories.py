@@ -84,11 +84,16 @@ def test_a_saved_model_reads_conversations_as_its_policy_did(prm, trajectories):
   long = dataclasses.replace(prm.encoding, max_tokens=None)
   again = encoding.encode_solution(one, prm.tokenizer, long)
   assert prm.encode(one).tokens.tolist() == again.tokens.tolist()
-  limit = dataclasses.replace(
-    prm.encoding, max_tokens=len(again.tokens) - 1, truncation="truncate"
+  # What follows the last turn that fits is left out, and no more.
+  two = encoding.encode_solution(
+    schema.first_turns(one, 2), prm.tokenizer, long
   )
-  cut = encoding.encode_solution(one, prm.tokenizer, limit)
-  assert cut is None or len(cut.step_end) < len(again.step_end)
+  for spare in (0, 1):
+    limit = dataclasses.replace(
+      long, max_tokens=len(two.tokens) - 1 + spare, truncation="truncate"
+    )
+    cut = encoding.encode_solution(one, prm.tokenizer, limit)
+    assert len(cut.step_end) == 1 + spare
 
 
 def test_targets_are_at_the_ends_of_labelled_turns_alone(prm, trajectories):
