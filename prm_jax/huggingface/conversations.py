@@ -100,15 +100,15 @@ def learn(
     end: The name of the token that ends a turn.
   """
   names = token_names.controls(chat.folder, tokenizer)
-  marked = trial_conversations.marked()
-  of_texts = [x for x in marked if not any(y.calls for y in x.messages)]
   reason = ""
   try:
     way, words = renderings_lib.how_asked(chat)
     probe = _Probe(
       renderings_lib.Renderings(chat, way), names, end, _tried(words)
     )
-    probe.ask_all()
+    marked = trial_conversations.marked(way.arguments != "whole")
+    of_texts = [x for x in marked if not any(y.calls for y in x.messages)]
+    probe.ask_all(marked)
     # A template whose calls data can't have may still write texts as data do.
     for conversations in (marked, of_texts):
       try:
@@ -172,9 +172,8 @@ class _Probe:
   end: str
   tried: Sequence[_Tried]
 
-  def ask_all(self) -> None:
+  def ask_all(self, marked: Sequence[Conversation]) -> None:
     """Renders most of what will be asked, in few processes."""
-    marked = trial_conversations.marked()
     begun = [
       x._replace(messages=x.messages[:i])
       for x in marked

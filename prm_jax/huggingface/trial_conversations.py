@@ -28,7 +28,15 @@ _NUM_ARGUMENTS = dict(A=(), C=(1,), F=(0,), B=(1,), D=(1, 0), G=(0, 2))
 _LONGEST = 4
 _LONGER = (
   *("UAUCTA", "UCTAU", "UCTCTA", "UBTAUBTA", "UDtTAUA", "UGtTAUA", "UAUAUA"),
-  *("UDtTA", "UGtTA", "UFTA", "UCTUA", "UCTFTBTDtTGtTCTA", "UBTCTA"),
+  *(
+    "UDtTA",
+    "UGtTA",
+    "UCTCTAUA",
+    "UFTA",
+    "UCTUA",
+    "UCTFTBTDtTGtTCTA",
+    "UBTCTA",
+  ),
   *("UCTFTBTDtTGtTCTAUA", "UCTBTAUA", "UDtTUA", "UFTFTAUA", "UBTBTAUA"),
   *("AUA", "AUCTA", "UUA", "UAUUA"),
 )
@@ -52,9 +60,22 @@ class Conversation(NamedTuple):
 
 
 def of_marks(
-  kinds: str, *, system: bool = False, thinks: bool = False, tools: bool = False
+  kinds: str,
+  *,
+  system: bool = False,
+  thinks: bool = False,
+  tools: bool = False,
+  each: bool = False,
 ) -> Conversation:
-  """Returns a conversation whose texts are marks; see _AFTER for `kinds`."""
+  """Returns a conversation whose texts are marks.
+
+  Args:
+    kinds: What it is made of; see _AFTER.
+    system: Whether it begins with a system message.
+    thinks: Whether its turns think.
+    tools: Whether it has tools.
+    each: Whether calls have other numbers of arguments than one.
+  """
   messages = [Message("system", "Zq9s0qZ")] if system else []
   for i, kind in enumerate(kinds):
     if kind == "U":
@@ -71,7 +92,10 @@ def of_marks(
           calls=tuple(
             schema.Call(
               f"Zq{i}n{j}qZ",
-              {f"Zq{i}k{j}{n}qZ": f"Zq{i}v{j}{n}qZ" for n in range(num)},
+              {
+                f"Zq{i}k{j}{n}qZ": f"Zq{i}v{j}{n}qZ"
+                for n in range(num if each else 1)
+              },
               f"Zq{i:02}c{j}0qZ",
             )
             for j, num in enumerate(_NUM_ARGUMENTS[kind])
@@ -101,15 +125,22 @@ def _kinds() -> Iterator[str]:
   yield from _LONGER
 
 
-def marked() -> list[Conversation]:
-  """Returns the conversations from which the template is learned."""
+def marked(each: bool) -> list[Conversation]:
+  """Returns the conversations from which a template is learned.
+
+  Args:
+    each: Whether arguments are written one by one, so that their number tells.
+  """
   found = []
+  all_kinds = [x if each else x.replace("F", "C") for x in _kinds()]
   for kinds, thinks, tools in itertools.product(
-    _kinds(), (False, True), (False, True)
+    dict.fromkeys(all_kinds), (False, True), (False, True)
   ):
-    found.append(of_marks(kinds, thinks=thinks, tools=tools))
+    found.append(of_marks(kinds, thinks=thinks, tools=tools, each=each))
     if len(kinds) < 4:
-      found.append(of_marks(kinds, thinks=thinks, tools=tools, system=True))
+      found.append(
+        of_marks(kinds, thinks=thinks, tools=tools, each=each, system=True)
+      )
   return found
 
 
@@ -187,7 +218,7 @@ def trials(num: int) -> Iterator[Conversation]:
   """
   random_ = random.Random(0)
   texts = [x for x in (*trial_texts.PROBLEMS[:-1], *trial_texts.SOLUTIONS) if x]
-  texts += ["a", "", *trial_texts.IN_SPACE, '{"rows": [[1, "x"]]}']
+  texts += ["a", "", " \n", *trial_texts.IN_SPACE, '{"rows": [[1, "x"]]}']
   for _ in range(num):
     kinds = "U"
     while len(kinds) < random_.randint(2, 9):
@@ -225,7 +256,8 @@ def _trial(
   text = random_.choice(texts)
   if message.role != "assistant":
     return dataclasses.replace(message, text=text)
-  text = text if text.strip() else "b"
+  if not message.calls and not text.strip():
+    text = "b"
   thinks = random_.random() < share
   return dataclasses.replace(
     message,

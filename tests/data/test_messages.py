@@ -124,6 +124,14 @@ BAD = {
     [USER, _call(function=dict(name="sql", arguments='{"a": 1, "a": 2}'))],
     "isn't the JSON of an object",
   ),
+  "arguments that JSON can't hold": (
+    [USER, _call(function=dict(name="sql", arguments={"a": {1, 2}}))],
+    "isn't the JSON of an object",
+  ),
+  "arguments that aren't a number": (
+    [USER, _call(function=dict(name="sql", arguments={"a": float("nan")}))],
+    "isn't the JSON of an object",
+  ),
   "a call without a name": (
     [USER, _call(function=dict(arguments={}))],
     "has a name and arguments",
@@ -186,6 +194,18 @@ def test_results_answer_calls_in_any_order_and_each_call_once():
     assert messages.read([USER, both, *given, ANSWER], "x")
   with pytest.raises(errors.InputError, match="has no result"):
     messages.read([USER, both, own, ANSWER], "x")
+
+
+@pytest.mark.parametrize("tool", [{"a": {1}}, {"function": "f"}, "f"])
+def test_a_declaration_of_a_tool_is_an_object_of_json(tool):
+  with pytest.raises(errors.InputError, match="solution 't1': tools") as caught:
+    messages.read_tools([tool], "solution 't1'")
+  assert "\n" not in str(caught.value)
+
+
+def test_a_trajectory_without_a_turn_begins_with_itself():
+  begun = messages.trajectory([USER])
+  assert schema.first_steps(begun, 0).messages == begun.messages
 
 
 def test_labels_of_whole_turns_stay_with_whole_turns():

@@ -194,6 +194,27 @@ def test_a_thought_within_a_text_is_the_same_as_one_beside_it():
     )
 
 
+@pytest.mark.parametrize("later", [(), (_USER, Message("assistant", "w"))])
+def test_a_turn_that_is_a_thought_alone_keeps_its_place(later):
+  trajectory = _trajectory(_USER, _turn("<think>one</think>"), *later)
+  encoded = _encoded("qwen3", trajectory)
+  assert len(encoded.step_end) == len(encoded.turns) == len(trajectory.steps)
+  assert len({*encoded.step_end.tolist()}) == len(trajectory.steps)
+
+
+def test_results_of_two_calls_and_rounds_of_calls_are_read_wherever_they_stand():
+  both = _turn("", _CALL, dataclasses.replace(_CALL, id="b"))
+  results = (_RESULT, dataclasses.replace(_RESULT, answers="b"))
+  one = (_turn("", _CALL), _RESULT)
+  for said in (
+    (_USER, both, *results, _turn("done")),
+    (_USER, *one, *one, _turn("a"), _USER, _turn("b")),
+    (_USER, *one, _USER, _turn("b", _CALL), _RESULT, _turn("c")),
+  ):
+    encoded = _encoded("qwen3", _trajectory(*said))
+    assert len(encoded.step_end) == sum(x.role == "assistant" for x in said)
+
+
 def test_steps_within_a_turn_are_read_at_their_last_token():
   from prm_jax.data import segmenters
 
@@ -216,6 +237,16 @@ def test_steps_within_a_turn_are_read_at_their_last_token():
 
 
 REFUSED = {
+  "an id of other length": (
+    "mistral",
+    (_USER, _turn("", dataclasses.replace(_CALL, id="call_1"))),
+    "ids of 9 letters for tool calls, found 'call_1'",
+  ),
+  "white space beside a thought": (
+    "qwen3",
+    (_USER, _turn("<think> one </think> Two.")),
+    "white space but line breaks beside",
+  ),
   "a text beside a call": (
     "llama3_1",
     (_USER, _turn("I look.", _CALL), _RESULT, _turn("a")),

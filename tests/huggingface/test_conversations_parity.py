@@ -32,6 +32,9 @@ PUBLISHED = dict(
   qwen3=("qwen3", 150),
   llama3_1=("llama3_1", 50),
   mistral=("mistral", 40),
+  # Their arguments are written one by one.
+  qwen3_5_think=("qwen3", 80),
+  qwen3_6=("qwen3", 80),
   gemma3=("gemma", 5),
 )
 
