@@ -38,7 +38,7 @@ _LONGER = (
     "UBTCTA",
   ),
   *("UCTFTBTDtTGtTCTAUA", "UCTBTAUA", "UDtTUA", "UFTFTAUA", "UBTBTAUA"),
-  *("AUA", "AUCTA", "UUA", "UAUUA"),
+  *("AUA", "AUCTA", "UUA", "UAUUA", "UCTUAUA"),
 )
 _VALUES: tuple[Any, ...] = (
   7,
