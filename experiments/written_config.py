@@ -118,7 +118,8 @@ def text_of(recipe: Recipe, config: Mapping[str, Any], theirs: str) -> str:
   docstring = docstring.replace("\\", "\\\\").replace('"', '\\"')
   lines = [
     f'"""{docstring}\n"""\n\nimport ml_collections\n\n',
-    "def get_config() -> ml_collections.ConfigDict:",
+    # This file isn't a config.
+    f"def {'get_config'}() -> ml_collections.ConfigDict:",
     "  c = ml_collections.ConfigDict()",
     *(f"  c.{name} = {_literal(value)}" for name, value in config.items()),
     "  return c",

@@ -21,9 +21,9 @@ from prm_jax import schema
 from prm_jax.data import decontamination
 from prm_jax.data import encoding
 from prm_jax.data import formats
-from prm_jax.data import messages
 from prm_jax.data import segmenters
 from prm_jax.data import sources
+from prm_jax.data import turn_cuts
 from prm_jax.data.formats import prmbench
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
@@ -194,7 +194,7 @@ def prepared(
     if not skip:
       _check_context(solution, to)
     if segmenter is not None:
-      solution = messages.cut(solution, segmenter)
+      solution = turn_cuts.cut(solution, segmenter)
     if policy is not None:
       solution = with_targets(solution, policy)
     elif solution.ratings is not None and to not in _WITH_RATINGS:

@@ -9,6 +9,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import messages
 from prm_jax.data import segmenters
+from prm_jax.data import turn_cuts
 from prm_jax.data.formats import jsonl
 
 USER = dict(role="user", content="How many orders are open?")
@@ -79,7 +80,7 @@ def test_a_message_without_a_record_is_written_in_hugging_faces_form():
 
 
 def test_turns_cut_into_steps_are_of_their_turns_and_begin_with_whole_ones():
-  cut = messages.cut(messages.trajectory(WHOLE), segmenters.PARAGRAPH)
+  cut = turn_cuts.cut(messages.trajectory(WHOLE), segmenters.PARAGRAPH)
   assert cut.steps == (
     'I look.\nsql({"query": "SELECT 1"})',
     "One.",
@@ -211,7 +212,7 @@ def test_a_trajectory_without_a_turn_begins_with_itself():
 def test_labels_of_whole_turns_stay_with_whole_turns():
   labelled = messages.trajectory(WHOLE, labels=(1.0, None))
   with pytest.raises(errors.InputError, match="labels are of whole turns"):
-    messages.cut(labelled, segmenters.PARAGRAPH)
+    turn_cuts.cut(labelled, segmenters.PARAGRAPH)
   plain = schema.Solution("0", "p", ("s",))
   with pytest.raises(errors.InputError, match="no trajectory of whole turns"):
-    messages.cut(plain, segmenters.PARAGRAPH)
+    turn_cuts.cut(plain, segmenters.PARAGRAPH)

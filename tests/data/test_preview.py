@@ -14,6 +14,7 @@ from prm_jax.data import preview
 from prm_jax.data import segmenters
 from prm_jax.data import sources
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data import turn_cuts
 from prm_jax.data import validation
 
 TOKENIZER = tokenizer_lib.Bytes()
@@ -263,7 +264,7 @@ def test_a_trajectory_shows_what_is_context_and_what_is_a_scored_turn():
 
 def test_a_turn_that_is_cut_shows_a_line_for_each_step():
   plain = dataclasses.replace(TRAJECTORY, ratings=None)
-  text = _shown(messages.cut(plain, segmenters.PARAGRAPH))
+  text = _shown(turn_cuts.cut(plain, segmenters.PARAGRAPH))
   turns = re.findall(r"turn (\d)  target none  (.*)", text)
   assert turns == [
     ("0", 'I look.\\nsql({"q": "x"})'),
@@ -272,7 +273,7 @@ def test_a_turn_that_is_cut_shows_a_line_for_each_step():
 
 
 def test_the_counts_of_trajectories_are_of_turns_calls_and_context():
-  cut = messages.cut(
+  cut = turn_cuts.cut(
     dataclasses.replace(TRAJECTORY, ratings=None), segmenters.PARAGRAPH
   )
   cut = dataclasses.replace(cut, labels=(None, 1.0, 0.0))

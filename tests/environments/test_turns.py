@@ -13,6 +13,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import messages
 from prm_jax.data import segmenters
+from prm_jax.data import turn_cuts
 from prm_jax.data.formats import jsonl
 from prm_jax.environments import shop_tasks
 from prm_jax.environments import sql
@@ -151,7 +152,7 @@ def test_an_empty_turn_ends_a_rollout_without_being_part_of_it():
 
 
 def test_labels_and_the_cut_of_a_prefix_stay_behind():
-  cut = messages.cut(_conversation("5", "1", "6", "2"), segmenters.PARAGRAPH)
+  cut = turn_cuts.cut(_conversation("5", "1", "6", "2"), segmenters.PARAGRAPH)
   prefix = dataclasses.replace(cut, labels=(1.0, 0.0), outcome=True)
   ((one,),) = turns.generate(Counting(), _says("0"), seed=0)([prefix], 1)
   assert one.steps == ("1", "2", "0")

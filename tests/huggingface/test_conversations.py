@@ -16,6 +16,7 @@ from prm_jax.data import encoding
 from prm_jax.data import messages
 from prm_jax.data import policy_templates
 from prm_jax.data import templates
+from prm_jax.data import turn_cuts
 from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import conversation_renderings
 from prm_jax.huggingface import conversations
@@ -218,7 +219,7 @@ def test_results_of_two_calls_and_rounds_of_calls_are_read_wherever_they_stand()
 def test_steps_within_a_turn_are_read_at_their_last_token():
   from prm_jax.data import segmenters
 
-  trajectory = messages.cut(
+  trajectory = turn_cuts.cut(
     _trajectory(
       _USER, _turn("One.\n\nTwo.\n\nThree.", _CALL), _RESULT, _turn("a")
     ),

@@ -20,6 +20,7 @@ from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
+from prm_jax.data import turn_cuts
 from prm_jax.huggingface import import_policy
 from prm_jax.inference import prefix_shapes
 from prm_jax.inference import scorer as scorer_lib
@@ -364,9 +365,8 @@ def test_a_client_scores_conversations_as_the_scorer_does(serving, scorer):
 
 
 def _cut(trajectory):
-  from prm_jax.data import messages
 
-  return messages.cut(trajectory, segmenters.PARAGRAPH)
+  return turn_cuts.cut(trajectory, segmenters.PARAGRAPH)
 
 
 def test_turns_that_are_not_those_sent_are_refused(serving, monkeypatch):

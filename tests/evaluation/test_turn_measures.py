@@ -11,6 +11,7 @@ from prm_jax import schema
 from prm_jax.cli import main
 from prm_jax.data import messages
 from prm_jax.data import segmenters
+from prm_jax.data import turn_cuts
 from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import tables
 from prm_jax.evaluation import turns
@@ -177,7 +178,7 @@ def test_pairs_are_ranked_by_log_odds_where_scores_are_equal():
 
 def test_what_cannot_be_compared_is_refused():
   bare = [messages.trajectory(x.messages) for x in TRAJECTORIES[:1]]
-  cut = [messages.cut(x, segmenters.PARAGRAPH) for x in bare]
+  cut = [turn_cuts.cut(x, segmenters.PARAGRAPH) for x in bare]
   for solutions, reason in (
     (bare, "no turn has a rating or label"),
     (cut, "its turns are cut into steps"),
