@@ -14,7 +14,6 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import saves
-from prm_jax.data import conversation_templates
 from prm_jax.data import encoding
 from prm_jax.data import segmenters
 from prm_jax.inference import cached_scorer
@@ -41,14 +40,11 @@ class Prepared:
     client: Who asks. Solutions of one client and problem share prefixes; those
       of several clients don't, so that none learns of another's texts by how
       long its own take.
-    without_thinking: Of which turns of a conversation the model's template
-      leaves out what was thought; None if it is none, or that isn't known.
   """
 
   solution: schema.Solution
   encoded: encoding.EncodedSolution
   client: str = ""
-  without_thinking: tuple[bool, ...] | None = None
 
   @property
   def num_tokens(self) -> int:
@@ -156,7 +152,6 @@ class Model:
       self._check_messages(solution, where)
     try:
       encoded = self.scorer.encode(solution)
-      unread = self._without_thinking(solution)
     except errors.InputError as e:
       raise refusals.invalid(str(e), where) from e
     length = len(encoded.tokens)
@@ -166,7 +161,7 @@ class Model:
         f" {self.limits.max_tokens}, and cuts nothing",
         where,
       )
-    return Prepared(solution, encoded, client, unread)
+    return Prepared(solution, encoded, client)
 
   def cut(self, problem: str, text: str, where: str) -> schema.Solution:
     """Returns a text as a solution, cut by the model's segmenter.
@@ -211,16 +206,6 @@ class Model:
     said = (y for x in messages for y in (x.shown, x.thinking or ""))
     tools = (json.dumps(x, ensure_ascii=False) for x in solution.tools)
     self._check_chars(where, *said, *tools)
-
-  def _without_thinking(
-    self, solution: schema.Solution
-  ) -> tuple[bool, ...] | None:
-    """Returns of which turns a thought isn't read; None for no conversation."""
-    if solution.messages is None:
-      return None
-    return conversation_templates.without_thinking(
-      self.template.conversation, solution
-    )
 
   def rows(self, first: Prepared) -> Rows:
     """Returns the empty rows of a batch.

@@ -201,7 +201,9 @@ def _entry(
     entry["segments"] = [list(span) for span in row.spans]
   if prepared.solution.messages is not None:
     entry["turns"] = _turns(prepared.solution.messages)
-    for turn, unread in zip(entry["turns"], prepared.without_thinking or ()):
+    # Of a model without tokens of ours it isn't known.
+    known = row.without_thinking if prepared.num_tokens else ()
+    for turn, unread in zip(entry["turns"], known):
       turn["without_thinking"] = unread
   if row.judged is not None:
     entry["judged"] = list(row.judged)
