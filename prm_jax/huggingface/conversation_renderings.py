@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import dataclasses
 import json
 from typing import Any, NamedTuple
 
 from prm_jax import schema
 from prm_jax.data import conversation_templates
+from prm_jax.data import messages as messages_lib
 from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import trial_conversations
 
@@ -120,24 +122,22 @@ def _variables(
 
 
 def record_of(message: schema.Message, way: Way) -> dict[str, Any]:
-  record: dict[str, Any] = dict(role=message.role, content=message.text)
+  """Returns a message as a user of transformers gives it.
+
+  Args:
+    message: The message.
+    way: How the template wants it.
+  """
+  record = messages_lib.record_of(dataclasses.replace(message, record={}))
   if message.role == "assistant" and not message.text:
     record["content"] = way.empty
   if message.thinking is not None:
     # transformers gives it by both names.
-    record["reasoning_content"] = record["thinking"] = message.thinking
-  if message.answers is not None:
-    record["tool_call_id"] = message.answers
-  if message.calls:
-    record["tool_calls"] = [
-      dict(
-        type="function",
-        id=x.id,
-        function=dict(
-          name=x.name,
-          arguments=_arguments(x) if way.as_text else dict(x.arguments),
-        ),
+    record["thinking"] = message.thinking
+  if way.as_text:
+    for call in record.get("tool_calls", ()):
+      function = call["function"]
+      function["arguments"] = conversation_templates.json_of(
+        function["arguments"]
       )
-      for x in message.calls
-    ]
   return record

@@ -182,7 +182,8 @@ class _Probe:
     ]
     trials = trial_conversations.trials(_NUM_TRIALS)
     around = (x for _, _, text in self.tried for x in _around(_FREE, text))
-    asked = [*marked, *_TOOLS, *_IDS, *_BLOCKS, *trials, *around]
+    blank = (x for kind in _BLANKS for x in _with_blank(kind))
+    asked = [*marked, *_TOOLS, *_IDS, *_BLOCKS, *blank, *trials, *around]
     self.written.of([*((x, False) for x in asked), *((x, True) for x in begun)])
 
   def template(self, conversations: Sequence[Conversation]) -> Template:
@@ -313,15 +314,8 @@ class _Probe:
   def _with_blanks(self, known: Template) -> Template:
     """Returns a template that says what becomes of texts of white space."""
     blank = []
-    for kind, texts in _BLANKS.items():
-      asked = [
-        x._replace(tools=tools)
-        for text in texts
-        for x in trial_conversations.around(
-          {y: text if y == kind else "a" for y in _FREE}
-        )
-        for tools in ((), _TOOLS[0].tools)
-      ]
+    for kind in _BLANKS:
+      asked = _with_blank(kind)
       written = self.written.texts(asked)
       for what in ("", *conversation_templates.BLANK):
         tried = dataclasses.replace(known, blank=((kind, what),))
@@ -431,6 +425,16 @@ def _around(kinds: Sequence[str], text: str) -> list[Conversation]:
   return trial_conversations.around(
     {kind: text if kind in kinds else "a" for kind in _FREE}
   )
+
+
+def _with_blank(kind: str) -> list[Conversation]:
+  """Returns conversations whose slots of a kind are blank, with tools, too."""
+  return [
+    x._replace(tools=tools)
+    for text in _BLANKS[kind]
+    for x in _around((kind,), text)
+    for tools in ((), _TOOLS[0].tools)
+  ]
 
 
 def _is_written(known: Template, conversation: Conversation) -> bool:
