@@ -8,9 +8,8 @@ become the same: steps with labels, where a label is P(correct so far) in [0,
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
-import itertools
 import json
 import numbers
 import reprlib
@@ -107,6 +106,11 @@ class Message:
     )
     return "\n".join(x for x in (self.text, *calls) if x)
 
+
+# What isn't known of a solution that goes on in another way.
+UNKNOWN: Mapping[str, Any] = dict(
+  labels=None, ratings=None, answer=None, outcome=None
+)
 
 # What is between two turns in the raw_text of a trajectory.
 BETWEEN_TURNS = "\n\n"
@@ -250,20 +254,30 @@ def turns_of(trajectory: Solution) -> tuple[int, ...]:
   """
   if trajectory.spans is None:
     return tuple(range(len(trajectory.steps)))
-  turns = [x for x in trajectory.messages or () if x.role == "assistant"]
-  ends = list(
-    itertools.accumulate(
-      (len(x.shown) for x in turns),
-      lambda end, length: end + len(BETWEEN_TURNS) + length,
-    )
-  )
-  starts = [end - len(x.shown) for end, x in zip(ends, turns)]
+  turns = turn_spans(trajectory.messages or ())
   found = []
   for start, end in trajectory.spans:
-    turn = bisect.bisect_left(ends, end)
-    is_within = turn < len(ends) and starts[turn] <= start
+    turn = bisect.bisect_left(turns, end, key=lambda span: span[1])
+    is_within = turn < len(turns) and turns[turn][0] <= start
     found.append(turn if is_within else -1)
   return tuple(found)
+
+
+def turn_spans(messages: Iterable[Message]) -> tuple[Span, ...]:
+  """Returns where each turn is in the raw_text of a trajectory.
+
+  Args:
+    messages: The conversation.
+
+  Returns:
+    The place of each assistant's message, as Message.shown writes it.
+  """
+  spans, start = [], 0
+  for message in messages:
+    if message.role == "assistant":
+      spans.append((start, start + len(message.shown)))
+      start = spans[-1][1] + len(BETWEEN_TURNS)
+  return tuple(spans)
 
 
 def first_turns(trajectory: Solution, num_turns: int) -> Solution:
@@ -291,10 +305,7 @@ def first_turns(trajectory: Solution, num_turns: int) -> Solution:
     steps=trajectory.steps[:num_steps],
     raw_text=raw_text,
     spans=spans,
-    labels=None,
-    ratings=None,
-    answer=None,
-    outcome=None,
+    **UNKNOWN,
   )
 
 
@@ -333,10 +344,7 @@ def first_steps(solution: Solution, num_steps: int) -> Solution:
     steps=solution.steps[:num_steps],
     raw_text=raw_text,
     spans=spans,
-    labels=None,
-    ratings=None,
-    answer=None,
-    outcome=None,
+    **UNKNOWN,
   )
 
 

@@ -495,14 +495,11 @@ def _inner_ends(trajectory: schema.Solution) -> dict[int, list[int]]:
   ends: dict[int, list[int]] = {}
   if trajectory.spans is None:
     return ends
+  places = schema.turn_spans(trajectory.messages or ())
   turns = schema.turns_of(trajectory)
-  lengths = [
-    len(x.shown) for x in trajectory.messages or () if x.role == "assistant"
-  ]
   for (_, end), turn, later in zip(trajectory.spans, turns, (*turns[1:], -1)):
     if turn == later:
-      begin = sum(lengths[:turn]) + turn * len(schema.BETWEEN_TURNS)
-      ends.setdefault(turn, []).append(end - begin)
+      ends.setdefault(turn, []).append(end - places[turn][0])
   return ends
 
 

@@ -44,13 +44,11 @@ def cut(
     )
   spans: list[schema.Span] = []
   turns = [x for x in solution.messages if x.role == "assistant"]
-  start = 0
-  for turn in turns:
-    end = start + len(turn.shown)
+  places = schema.turn_spans(turns)
+  for turn, (start, end) in zip(turns, places, strict=True):
     found = segmenters.spans(turn.text, segmenter, tokenizer) or ((0, 0),)
     own = [(start + a, start + b) for a, b in found]
     spans += [*own[:-1], (own[-1][0], end)]
-    start = end + len(schema.BETWEEN_TURNS)
   raw_text = schema.BETWEEN_TURNS.join(x.shown for x in turns)
   return dataclasses.replace(
     solution,

@@ -221,10 +221,7 @@ def _with(
     steps=tuple(x.shown for x in checked if x.role == "assistant"),
     raw_text=None,
     spans=None,
-    labels=None,
-    ratings=None,
-    answer=None,
-    outcome=None,
+    **schema.UNKNOWN,
   )
 
 
