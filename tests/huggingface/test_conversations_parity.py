@@ -9,15 +9,11 @@ those). Needs the extra `bench`.
 import importlib.util
 import pathlib
 
+import conversation_ids
 import policy_folders
 import pytest
 
-from prm_jax import errors
-from prm_jax.data import encoding
-from prm_jax.data import messages
-from prm_jax.huggingface import conversation_renderings
 from prm_jax.huggingface import import_policy
-from prm_jax.huggingface import trial_conversations
 
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -61,25 +57,7 @@ def test_a_conversation_has_the_ids_of_transformers(name, tmp_path):
   template = import_policy.read(
     folder, tokenizer, import_policy.Options()
   ).template
-  config = encoding.EncodingConfig(template=template, max_tokens=None)
-  num = 0
-  for trial in trial_conversations.trials(200):
-    try:
-      trajectory = messages.trajectory(trial.messages, tools=trial.tools)
-      encoded = encoding.encode_solution(trajectory, tokenizer, config)
-    except errors.InputError:
-      continue
-    records = [
-      conversation_renderings.record_of(x, conversation_renderings.Way())
-      for x in trial.messages
-    ]
-    ids = theirs.apply_chat_template(
-      records,
-      tools=list(trial.tools) or None,
-      tokenize=True,
-      return_dict=False,
-      sanitize_control_tokens=True,
-    )
-    assert encoded.tokens.tolist() == list(ids), trial
-    num += 1
+  num = conversation_ids.assert_equal(
+    theirs, tokenizer, template, 200, sanitize_control_tokens=True
+  )
   assert num >= least, num

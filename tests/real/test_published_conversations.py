@@ -4,16 +4,12 @@ import importlib.util
 import pathlib
 import shutil
 
+import conversation_ids
 import published
 import pytest
 
-from prm_jax import errors
-from prm_jax.data import encoding
-from prm_jax.data import messages
 from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.huggingface import conversation_renderings
 from prm_jax.huggingface import import_policy
-from prm_jax.huggingface import trial_conversations
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.real_weights
@@ -56,29 +52,8 @@ def test_a_whole_conversation_has_the_ids_of_transformers(
   template = import_policy.read(
     folder, tokenizer, import_policy.Options()
   ).template
-  config = encoding.EncodingConfig(template=template, max_tokens=None)
-  num = 0
-  for trial in trial_conversations.trials(600):
-    tools, said = trial.tools, trial.messages
-    if name != published.QWEN:
-      tools = ()
-    try:
-      trajectory = messages.trajectory(said, tools=tools)
-      encoded = encoding.encode_solution(trajectory, tokenizer, config)
-    except errors.InputError:
-      continue
-    ids = theirs.apply_chat_template(
-      [
-        conversation_renderings.record_of(x, conversation_renderings.Way())
-        for x in said
-      ],
-      tools=list(tools) or None,
-      tokenize=True,
-      return_dict=False,
-    )
-    assert encoded.tokens.tolist() == list(ids), trial
-    end = tokenizer.control(template.ends[0])
-    assert {*encoded.tokens[encoded.step_end].tolist()} <= {end}
-    num += 1
+  num = conversation_ids.assert_equal(
+    theirs, tokenizer, template, 600, tools=name == published.QWEN
+  )
   print(f"{name}: {num} conversations, all ids equal")
   assert num >= least, num
