@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data.formats import fields
 from prm_jax.evaluation import results as results_lib
 from prm_jax.inference import scores as scores_lib
 from prm_jax.jobs import report
@@ -164,6 +165,54 @@ def read(
   problems = dict.fromkeys(s.problem for s in solutions)
   chosen = frozenset(sources.drawn(problems, limit, seed, path, str))
   return [s for s in solutions if s.problem in chosen]
+
+
+def read_files(
+  format_name: str,
+  paths: Sequence[files.PathLike],
+  limit: int | None,
+  seed: int,
+  check: Callable[[schema.Solution, str], None],
+) -> list[schema.Solution]:
+  """Returns the solutions of several files, in which no id comes twice.
+
+  Args:
+    format_name: See read.
+    paths: The files.
+    limit: The number of solutions to draw of each; None takes all.
+    seed: See read.
+    check: Refuses a solution that can't be evaluated; it is also given where
+      the solution is, for errors.
+
+  Raises:
+    InputError: An id comes twice, `check` refuses a solution, or `read` a file.
+  """
+  solutions: list[schema.Solution] = []
+  seen: dict[str, str] = {}
+  for path in paths:
+    found = read(format_name, path, limit, seed)
+    check_each(found, path, check, seen)
+    solutions += found
+  return solutions
+
+
+def check_each(
+  solutions: Iterable[schema.Solution],
+  where: files.PathLike,
+  check: Callable[[schema.Solution, str], None],
+  seen: dict[str, str],
+) -> None:
+  """Refuses ids that come twice, and what a check refuses.
+
+  Args:
+    solutions: The solutions.
+    where: What they were read from, for errors.
+    check: See read_files.
+    seen: Where each id was used before; theirs are added.
+  """
+  for solution in solutions:
+    fields.unique_id(seen, solution.id, str(where))
+    check(solution, f"{where}: solution {solution.id!r}")
 
 
 def baselines(

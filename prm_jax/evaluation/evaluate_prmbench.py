@@ -8,7 +8,6 @@ import functools
 import logging
 
 from prm_jax import schema
-from prm_jax.data.formats import fields
 from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import results as results_lib
 from prm_jax.evaluation import tables
@@ -62,7 +61,7 @@ class EvaluatePRMBench(evaluate.Evaluate):
     """
     from prm_jax.evaluation import prmbench
 
-    _check(solutions, "solutions", {})
+    evaluate.check_each(solutions, "solutions", _check, {})
     seen = {s.id for s in solutions}
     controls = {s.id: s for s in map(prmbench.control, solutions) if s}
     more = [s for s in controls.values() if s.id not in seen]
@@ -109,34 +108,15 @@ class EvaluatePRMBench(evaluate.Evaluate):
       job: The files.
     """
     job.check(job.input, self)
-    solutions: list[schema.Solution] = []
-    seen: dict[str, str] = {}
-    for path in job.input:
-      read = evaluate.read(job.format, path, job.limit, self.seed)
-      _check(read, path, seen)
-      solutions += read
+    solutions = evaluate.read_files(
+      job.format, job.input, job.limit, self.seed, _check
+    )
     evaluation = self(solutions)
     job.write(evaluation, tables.prmbench_table(evaluation.results))
 
 
-def _check(
-  solutions: Sequence[schema.Solution],
-  where: files.PathLike,
-  seen: dict[str, str],
-) -> None:
-  """Refuses solutions without a class or labels, or whose ids come twice.
-
-  Args:
-    solutions: The solutions.
-    where: What they were read from, for errors.
-    seen: Where each id was used before; theirs are added.
-  """
+def _check(solution: schema.Solution, where: str) -> None:
+  """Refuses a solution without a class or labels."""
   from prm_jax.evaluation import prmbench
 
-  for solution in solutions:
-    fields.unique_id(seen, solution.id, str(where))
-    prmbench.check(
-      solution.extra.get("classification"),
-      solution.labels,
-      f"{where}: solution {solution.id!r}",
-    )
+  prmbench.check(solution.extra.get("classification"), solution.labels, where)

@@ -13,7 +13,6 @@ from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import results as results_lib
 from prm_jax.evaluation import tables
 from prm_jax.inference import scores as scores_lib
-from prm_jax.runtime import files
 from prm_jax.runtime import verbs
 
 
@@ -65,7 +64,7 @@ class EvaluateTurns(evaluate.Evaluate):
     from prm_jax.evaluation import step_metrics
     from prm_jax.evaluation import turns
 
-    _check(solutions, "solutions", {})
+    evaluate.check_each(solutions, "solutions", _check, {})
     ratings = [turns.ratings_of(s) for s in solutions]
     if solutions and not any(x is not None for row in ratings for x in row):
       raise errors.InputError(
@@ -121,32 +120,16 @@ class EvaluateTurns(evaluate.Evaluate):
       job: The files.
     """
     job.check(job.input, self)
-    solutions: list[schema.Solution] = []
-    seen: dict[str, str] = {}
-    for path in job.input:
-      read = evaluate.read(job.format, path, job.limit, self.seed)
-      _check(read, path, seen)
-      solutions += read
+    solutions = evaluate.read_files(
+      job.format, job.input, job.limit, self.seed, _check
+    )
     evaluation = self(solutions)
     job.write(evaluation, tables.turns_table(evaluation.results))
 
 
-def _check(
-  solutions: Sequence[schema.Solution],
-  where: files.PathLike,
-  seen: dict[str, str],
-) -> None:
-  """Refuses cut turns, and ids that come twice.
-
-  Args:
-    solutions: The trajectories.
-    where: What they were read from, for errors.
-    seen: Where each id was used before; theirs are added.
-  """
-  for solution in solutions:
-    fields.unique_id(seen, solution.id, str(where))
-    if solution.messages is not None and solution.spans is not None:
-      raise errors.InputError(
-        f"{where}: solution {solution.id!r}: its turns are cut into steps; give"
-        " the trajectory of whole turns"
-      )
+def _check(solution: schema.Solution, where: str) -> None:
+  """Refuses a trajectory whose turns are cut."""
+  if solution.messages is not None and solution.spans is not None:
+    raise errors.InputError(
+      f"{where}: its turns are cut into steps; give the trajectory of whole turns"
+    )
