@@ -10,6 +10,10 @@ Command:  prm-jax import --role=policy
           python experiments/real_best_of_n.py judge --checkpoint=PRM
           [--read=docs/results/real_best_of_n_read.json]
           [--samples=...] [--output=docs/results/real_best_of_n.json]
+          PRM_JAX_DATA=... python experiments/real_likelihood.py
+          --base=qwen_policy --sets=paths,samples
+          PRM_JAX_DATA=... python experiments/real_best_of_n.py judge
+          --likelihood=runs/real_likelihood [--output=...]
 Rules, hardware, time and result: see experiments/README.md.
 
 The problems are GSM8K test problems that neither ProcessBench nor the pool of
@@ -24,6 +28,7 @@ from typing import Any
 
 import labelling_testbed as testbed
 import numpy as np
+import real_likelihood
 import real_prm_gsm8k
 
 import prm_jax
@@ -39,6 +44,8 @@ TEST = "gsm8k:gsm8k/test.jsonl.gz"
 NUM_PROBLEMS, SAMPLES, TOKENS, TEMPERATURE = 100, 8, 400, 0.7
 # How the solutions of a problem are ranked, besides by the PRM.
 LIKELIHOOD = "likelihood"
+# The base whose log-probabilities judge steps: the policy itself.
+BASE = "qwen_policy"
 
 
 def problems() -> list[schema.Problem]:
@@ -152,10 +159,11 @@ def main() -> None:
   parser.add_argument("what", choices=("sample", "judge"))
   parser.add_argument("--policy", default="runs/bases/qwen_policy")
   parser.add_argument("--checkpoint")
+  parser.add_argument("--likelihood", type=pathlib.Path)
   parser.add_argument(
     "--samples",
     type=pathlib.Path,
-    default="docs/results/real_best_of_n_samples.jsonl.gz",
+    default=real_likelihood.SAMPLES,
   )
   parser.add_argument("--read", type=pathlib.Path)
   parser.add_argument(
@@ -166,10 +174,14 @@ def main() -> None:
   if args.what == "sample":
     sample(args.policy, args.samples)
     return
-  if args.checkpoint is None:
-    parser.error("judge: give --checkpoint, the PRM's folder")
+  if (args.checkpoint is None) == (args.likelihood is None):
+    parser.error("judge: give --checkpoint, the PRM's folder, or --likelihood")
   solutions = jsonl.read_solutions(args.samples)
-  rows = prm_jax.Score(args.checkpoint, layout="tree")(solutions)
+  if args.checkpoint is not None:
+    rows = prm_jax.Score(args.checkpoint, layout="tree")(solutions)
+  else:
+    found = real_likelihood.fitted_scores(args.likelihood, BASE, "samples")
+    rows = [schema.StepScores(tuple(x.tolist())) for x in found]
   result = judged(solutions, rows)
   if args.read is not None:
     result["lucky"] = lucky(solutions, rows, files.read_json(args.read))

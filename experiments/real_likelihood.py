@@ -10,7 +10,8 @@ Rules, hardware, time and result: see experiments/README.md.
 A base reads a solution once, as its own answer to the problem. A step's score is
 made from the log-probabilities of its tokens, by themselves or by a logistic
 regression whose six numbers are fitted to labels of other problems. Nothing of
-the base is trained. What was read is kept, and not read again.
+the base is trained. What was read is kept, and not read again. The set `samples`
+is real_best_of_n.py's, which ranks them by these scores.
 """
 
 import argparse
@@ -26,6 +27,7 @@ import real_prm_gsm8k as of_gsm8k
 
 from prm_jax import schema
 from prm_jax.data import policy_templates
+from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import processbench
 from prm_jax.evaluation import step_metrics
 from prm_jax.inference import log_likelihood
@@ -34,6 +36,7 @@ from prm_jax.runtime import files
 
 FEATURES = ("total", "mean", "least", "mean_of_digits", "least_of_digits")
 SETS = ("sums", "paths", "dev", "gsm8k", "math", "probe")
+SAMPLES = "docs/results/real_best_of_n_samples.jsonl.gz"
 TESTS = ("gsm8k", "math")
 NUM_FITTED = 1_000
 _GROUP_TOKENS = 4_096
@@ -54,6 +57,8 @@ def read_sets(names: Sequence[str]) -> dict[str, list[schema.Solution]]:
   if "sums" in names:
     both, _ = of_gsm8k.read_data(c, of_gsm8k.Arm(sums=True))
     found["sums"] = fitted(both[len(prm800k) :])
+  if "samples" in names:
+    found["samples"] = jsonl.read_solutions(SAMPLES)
   return {name: found[name] for name in names}
 
 
@@ -101,6 +106,14 @@ def read(
         row[len(openings[i]) :], encoded[i][1], texts[i], solutions[i].steps
       )
   return found
+
+
+def kept(path: pathlib.Path) -> list[np.ndarray]:
+  """Returns what `read` returned, as a file of --results has it."""
+  return [
+    np.asarray(x).reshape(-1, len(FEATURES))
+    for x in json.loads(path.read_text())
+  ]
 
 
 def groups(lengths: Sequence[int]) -> list[list[int]]:
@@ -164,6 +177,15 @@ def regression(
     gradient = z.T @ (p - y) + ridge @ weights
     weights -= np.linalg.solve((z.T * (p * (1 - p))) @ z + ridge, gradient)
   return lambda x: 1 / (1 + np.exp(-with_one(x) @ weights))
+
+
+def fitted_scores(
+  results: pathlib.Path, base: str, name: str
+) -> list[np.ndarray]:
+  """Returns P(right) of the steps of a set that was read, fitted to `paths`."""
+  paths, solutions = kept(results / f"{base}-paths.json"), read_sets(["paths"])
+  score = regression(*real_prm.labelled(paths, solutions["paths"]))
+  return [score(x) for x in kept(results / f"{base}-{name}.json")]
 
 
 def by_itself(x: np.ndarray) -> np.ndarray:
@@ -324,10 +346,7 @@ def main() -> None:
       rows = [np.round(x, 4).tolist() for x in read(policy, of)]
       path.write_text(json.dumps(rows))
       print(f"{args.base}: {name} read", flush=True)
-    features[name] = [
-      np.asarray(x).reshape(-1, len(FEATURES))
-      for x in json.loads(path.read_text())
-    ]
+    features[name] = kept(path)
   found = judged(features, solutions)
   files.write_json(args.results / f"{args.base}.json", found)
   print(table(found))

@@ -15,6 +15,7 @@ os.environ["XLA_FLAGS"] = " ".join(
 ).strip()
 
 from collections.abc import Callable
+import functools
 import gc
 import pathlib
 import shutil
@@ -136,6 +137,21 @@ def equal_programs():
       (rl_program, "make"),
     ):
       patch.setattr(module, name, once(getattr(module, name)))
+    yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_lines_of_progress():
+  """Logs no line of progress, however long a busy machine takes for a step.
+
+  A test that counts lines counts those of its law. A test of progress asks for
+  lines with `every_s`.
+  """
+  from prm_jax.runtime import progress
+
+  with pytest.MonkeyPatch.context() as patch:
+    rarely = functools.partial(progress.showing, every_s=600)
+    patch.setattr(progress, "showing", rarely)
     yield
 
 

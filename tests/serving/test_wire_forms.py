@@ -175,7 +175,7 @@ BAD = {
   "raw": ("/predict", dict(inputs=["1?", "2"], raw_scores=True), 400, "raw_scores", "false"),
   "triple": ("/predict", dict(inputs=["1?", "2", "3"]), 400, "inputs", "list of 1 to 2"),
   "no_verify": ("/verify", dict(response=ANSWERED), 400, "responses_create_params", "missing"),
-  "call": ("/verify", VERIFY | dict(response=dict(output=[CALL, MESSAGE])), 400, "response.output", "one message"),
+  "call": ("/verify", VERIFY | dict(response=dict(output=[CALL, MESSAGE])), 400, "response.output", "prm_jax.integrations.nemo_gym"),
   "user": ("/verify", VERIFY | dict(response=dict(output=[MESSAGE | dict(role="user")])), 400, "response.output", "assistant"),
   "refusal": ("/verify", VERIFY | dict(response=dict(output=[MESSAGE | dict(content=[dict(type="refusal", refusal="No.")])])), 400, "response.output.content[0].text", "missing"),
   "several_turns": ("/verify", VERIFY | dict(responses_create_params=dict(input=golden_requests.CHAT)), 400, "responses_create_params.input", "one message"),

@@ -33,7 +33,10 @@ def _read_gym(record: form.Record, reader: chats.Reader) -> list[form.Item]:
   where = "response.output"
   if [x.get("type", "message") for x in messages] != ["message"]:
     raise refusals.invalid(
-      "expected one message, and beside it only reasoning", where
+      "expected one message, and beside it only reasoning; an episode of several"
+      " turns is verified by prm_jax.integrations.nemo_gym, in the resources"
+      " server",
+      where,
     )
   fields.check(messages[0], form.MESSAGE, where)
   (response,) = form.said(messages, where, "assistant")
