@@ -5,8 +5,8 @@ episode has `reward`, `step_rewards` (issue 1298's proposal, a number for each
 assistant's turn) and `prm_turn_mean` and the others, of which NeMo-Gym's
 aggregate metrics make statistics.
 
-Checked against NeMo-Gym 07d6b0d07. By hand run in 0.4.0: its app verified episodes
-with calls by a served score and made the metrics; no agent was trained with it.
+Checked against NeMo-Gym 07d6b0d07. Run: in 0.4.0 its app verified two episodes
+by a served score and made the metrics; not with an agent that is trained.
 """
 
 import asyncio

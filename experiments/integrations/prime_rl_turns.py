@@ -13,7 +13,6 @@ are those of verifiers 0.4.0, which took them.
 """
 
 import asyncio
-import functools
 import os
 
 from prime_rl.entrypoints import orchestrator
@@ -21,25 +20,22 @@ from prime_rl.orchestrator import algo
 from prime_rl.orchestrator.algo.base import iter_trainable_traces
 
 import prm_jax
-from prm_jax.integrations import credit
 from prm_jax.integrations import prime_rl as prm_prime_rl
 
 PRM = os.environ.get("PRM", "http://localhost:8000/v1")
 
-advantages_of = functools.partial(
-  prm_prime_rl.turn_advantages,
-  score=prm_jax.load_score(PRM),
-  advantages=credit.to_go_advantages,
-)
+SCORE = prm_jax.load_score(PRM)
 
 
 class TurnGRPO(algo.GRPOAlgorithm):
-  """GRPO with advantages of turns."""
+  """GRPO with advantages of turns; `length_penalty` isn't used."""
 
   async def score_group(self, episodes):
     """Assigns the advantages of one problem's traces."""
     traces = [trace for _, trace in iter_trainable_traces(episodes)]
-    rows = await asyncio.to_thread(advantages_of, traces)
+    rows = await asyncio.to_thread(
+      prm_prime_rl.turn_advantages, traces, score=SCORE
+    )
     for trace, row in zip(traces, rows, strict=True):
       algo.assign_advantages(trace, row)
 

@@ -5,8 +5,9 @@
 
 and the options of your run. Whole conversations (generator.
 step_wise_trajectories=false): `gae` and `reinforce++` use a reward at each
-turn's end; `grpo` and `rloo` sum them. Step-wise: SkyRL would give each turn the
-advantage of the last one's reward, so TurnTrainer gives each its own; leave
+turn's end; `grpo` and `rloo` sum them. Step-wise trajectories need `grpo` or
+another estimator of outcomes, or SkyRL refuses them; its advantage of a turn
+would be that of the last one's reward, so TurnTrainer gives each its own. Leave
 generator.merge_stepwise_output at false then.
 Logged by SkyRL: `prm/turn_mean` and the others, among the rollout's metrics.
 

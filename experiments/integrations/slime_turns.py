@@ -3,14 +3,16 @@
   export PRM=http://HOST:PORT/v1 POLICY=Qwen/Qwen3-4B
   --custom-generate-function-path YOURS
   --custom-rm-path slime_turns.custom_rm --reward-key score
-  --custom-reward-post-process-path prm_jax.integrations.slime.post_process
+  --custom-reward-post-process-path prm_jax.integrations.slime.post_process_turns
   --custom-advantage-function-path prm_jax.integrations.slime.set_advantages
   --custom-rollout-log-function-path slime_turns.log_rollout
 
 with this folder on PYTHONPATH. Your generate function sets `loss_mask`, 1 on the
 policy's own tokens, as slime's examples with tools do. If it also puts the
 messages after the prompt into `sample.metadata["messages"]`, these are scored;
-else the tokens are decoded. Logged by slime: `rollout/prm/turn_mean` and the
+else the tokens are decoded. A prompt that --apply-chat-template rendered is
+refused; leave that out, or give turn_rm problem_of=chats.between(...), which
+loses the system's text. Logged by slime: `rollout/prm/turn_mean` and the
 others.
 
 Checked against slime 624b824a8. Not run.

@@ -20,7 +20,6 @@ import trl
 
 import prm_jax
 from prm_jax.integrations import chats
-from prm_jax.integrations import scoring
 from prm_jax.integrations import trl as prm_trl
 
 
@@ -77,7 +76,6 @@ def main() -> None:
     trl.GRPOTrainer,
     prm_jax.load_score(flags.prm),
     tools=[transformers.utils.get_json_schema(multiply)],
-    rewards=scoring.judged,
   )
   trainer = make(
     model=transformers.AutoModelForCausalLM.from_pretrained(flags.model),

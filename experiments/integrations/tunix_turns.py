@@ -4,9 +4,10 @@
 
 scores the trajectories in ATIF (JSON, one a line) that stdin has. In a program,
 register a TurnScorer as the inference worker of Role.REWARD:
-`DistributedRLEngine.score(Role.REWARD, items)` calls its `score(items=items)`.
-Tunix's own InferenceWorker.score takes a ScoreRequest of tokens instead, so the
-two don't fit each other at this commit. Logged at level INFO: the turns' metrics.
+`DistributedRLEngine.score(Role.REWARD, items)` calls its `score(items=items)`,
+which also takes the TrajectoryItems of Tunix's agents. Nothing of Tunix calls it
+at this commit, and its own InferenceWorker.score takes a ScoreRequest of tokens.
+Logged at level INFO: the turns' metrics.
 
 Checked against Tunix c7d8950f, whose ATIF sample was read. Not run in a
 program.

@@ -82,11 +82,16 @@ def json_of(value: Any, indent: int | None = None) -> str:
 
 def _with_plain_texts(tool: Mapping[str, Any]) -> str:
   """Returns a tool as Mistral's template has it: texts aren't escaped."""
+  if "function" not in tool:
+    raise errors.InputError(
+      "a tool's declaration has no `function`, and this model's chat template"
+      " writes nothing else of it; put name, description and parameters there"
+    )
   fields = (
     f'"{key}": "{value}"'
     if isinstance(value, str)
     else f'"{key}": {json_of(value)}'
-    for key, value in tool.get("function", {}).items()
+    for key, value in tool["function"].items()
     if key != "return"
   )
   return f'{{"type": "function", "function": {{{", ".join(fields)}}}}}'

@@ -129,12 +129,14 @@ def _begins(ids: Ids, k: int, rest: str, decode: Decode) -> bool:
   """Returns whether a character begins with ids[k], if `rest` may follow.
 
   If one is cut there, its later bytes alone are no character, so they have a
-  text of their own in front of the rest. Decoders leave out spaces at the
+  text of their own in front of the rest. Decoders leave out a space at the
   beginning of a text.
   """
-  for stop in range(k + 1, min(len(ids), k + _MOST_AHEAD) + 1):
-    text = decode(ids[k:stop]).lstrip(" ")
-    if text and not text.endswith(_NO_CHARACTER):
-      return rest.lstrip(" ").startswith(text)
-  stop = min(len(ids), k + _MOST_AHEAD)
-  return rest.lstrip(" ").startswith(decode(ids[k:stop]).lstrip(" "))
+  last = min(len(ids), k + _MOST_AHEAD)
+  for stop in range(k + 1, last + 1):
+    text = decode(ids[k:stop])
+    if text.strip(" ") and not text.endswith(_NO_CHARACTER):
+      break
+  else:
+    text = decode(ids[k:last])
+  return rest.startswith(text) or rest.removeprefix(" ").startswith(text)

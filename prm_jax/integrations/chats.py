@@ -7,6 +7,9 @@ from typing import Any
 
 from prm_jax import errors
 
+# What published chat templates write, and no question holds.
+_MARKS = ("<|im_start|>", "<|start_header_id|>", "<start_of_turn>", "[INST]")
+
 
 def problem_of(prompt: Any) -> str:
   """Returns the text of a prompt: a str, or the last user turn of a chat.
@@ -19,9 +22,14 @@ def problem_of(prompt: Any) -> str:
     The text of the question.
 
   Raises:
-    InputError: The chat has no user turn.
+    InputError: The chat has no user turn, or the text is a rendered chat.
   """
   if isinstance(prompt, str):
+    if mark := next((x for x in _MARKS if x in prompt), ""):
+      raise errors.InputError(
+        f"a prompt holds {mark!r}, so it is a rendered chat; hand over messages,"
+        " or, where an adapter takes problem_of, chats.between(...)"
+      )
     return prompt
   for message in reversed(list(prompt)):
     if _field(message, "role") == "user":

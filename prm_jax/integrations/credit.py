@@ -50,16 +50,21 @@ def process_advantages(
 def to_go_advantages(
   group: Sequence[scoring.ScoredResponse],
   *,
-  rewards: scoring.Rewards = scoring.judged,
+  rewards: scoring.Rewards = scoring.delta,
 ) -> list[list[float]]:
   """Returns the advantage of each token, without a bonus or a cost of length.
 
   The return of a step is the sum of its reward and those of later ones; its
   advantage is the return less the mean return, from the same step on, of the
   others that have such a step (0 if none has). All tokens of a step have its
-  advantage, and what follows the last step counts as one more step. Unlike
-  process_advantages, in expectation this is the gradient of the expected sum of
-  rewards (rl.advantages.leave_one_out_to_go; docs/returns.md).
+  advantage, and what follows the last step counts as one more step
+  (rl.advantages.leave_one_out_to_go; docs/returns.md).
+
+  By scoring.delta the return from a step on is that step's score, so each step
+  is compared with the same step of the others, and whether one more follows
+  doesn't count. By scoring.judged it is the sum of the scores to come: in
+  expectation the gradient is that of the expected sum, which each further step
+  raises.
 
   Args:
     group: The responses to one problem.
@@ -110,7 +115,7 @@ def in_groups(
   scored: Sequence[scoring.ScoredResponse],
   group_size: int,
   *,
-  rewards: scoring.Rewards = scoring.judged,
+  rewards: scoring.Rewards | None = None,
   advantages: Callable[..., list[list[float]]] = process_advantages,
 ) -> list[list[float]]:
   """Returns the advantages of a batch of several problems' responses.
@@ -118,7 +123,8 @@ def in_groups(
   Args:
     scored: The responses, those to one problem one after the other.
     group_size: How many responses each problem has.
-    rewards: What the rewards of steps are, given their scores.
+    rewards: What the rewards of steps are, given their scores; None is what
+      `advantages` takes by itself.
     advantages: process_advantages or to_go_advantages.
 
   Returns:
@@ -127,6 +133,7 @@ def in_groups(
   Raises:
     InputError: The batch isn't whole groups, or a reward has no place.
   """
+  options = {} if rewards is None else dict(rewards=rewards)
   if group_size < 1 or len(scored) % group_size:
     raise errors.InputError(
       f"{len(scored)} responses aren't groups of {group_size}; give the number"
@@ -135,7 +142,7 @@ def in_groups(
   return [
     row
     for start in range(0, len(scored), group_size)
-    for row in advantages(scored[start : start + group_size], rewards=rewards)
+    for row in advantages(scored[start : start + group_size], **options)
   ]
 
 

@@ -68,15 +68,19 @@ def conversation(record: Mapping[str, Any]) -> turns.Conversation:
   """
   asked = record["responses_create_params"]
   first = asked["input"]
+  if isinstance(first, str):
+    first = [dict(role="user", content=first)]
+  if asked.get("instructions"):
+    first = [dict(role="system", content=asked["instructions"]), *first]
   return turns.conversation(
-    first if isinstance(first, str) else _messages(first),
+    _messages(first),
     _messages(record["response"]["output"]),
     asked.get("tools") or (),
   )
 
 
 def _messages(items: Iterable[Any]) -> Sequence[turns.Record]:
-  """Returns items of the Responses API as messages."""
+  """Returns items of the Responses API, or a chat's messages, as messages."""
   out: list[dict[str, Any]] = []
 
   def turn() -> dict[str, Any]:
@@ -89,18 +93,25 @@ def _messages(items: Iterable[Any]) -> Sequence[turns.Record]:
     kind = item.get("type", "message")
     if kind == "message" and item.get("role") == "assistant":
       turn()["content"] += chats.text_of(item)
+      if item.get("tool_calls"):
+        turn().setdefault("tool_calls", []).extend(item["tool_calls"])
     elif kind == "message":
-      out.append(dict(role=item.get("role"), content=item.get("content")))
+      names = ("role", "content", "tool_call_id")
+      out.append({name: item[name] for name in names if name in item})
     elif kind == "reasoning":
       text = "".join(x.get("text", "") for x in item.get("summary") or ())
       turn()["reasoning_content"] = turn().get("reasoning_content", "") + text
     elif kind == "function_call":
-      function = dict(name=item["name"], arguments=item["arguments"])
-      call = dict(id=item["call_id"], type="function", function=function)
+      function = {x: item.get(x) for x in ("name", "arguments")}
+      call = dict(id=item.get("call_id"), type="function", function=function)
       turn().setdefault("tool_calls", []).append(call)
     elif kind == "function_call_output":
       out.append(
-        dict(role="tool", tool_call_id=item["call_id"], content=item["output"])
+        dict(
+          role="tool",
+          tool_call_id=item.get("call_id"),
+          content=item.get("output"),
+        )
       )
     else:
       raise errors.InputError(

@@ -62,20 +62,23 @@ def turn_advantages(
   traces: Sequence[Any],
   *,
   score: schema.Score,
-  rewards: scoring.Rewards = scoring.judged,
-  advantages: Callable[..., list[list[float]]] = credit.process_advantages,
+  rewards: scoring.Rewards | None = None,
+  advantages: Callable[..., list[list[float]]] = credit.to_go_advantages,
   process_weight: float = 1.0,
 ) -> list[list[float]]:
   """Returns the advantages of the turns of one group's traces.
 
-  As trace_advantages. It also sets `info["turn_rewards"]` and metrics
+  Each is the trace's reward minus the group's mean, plus the advantage of the
+  token's turn. It also sets `info["turn_rewards"]` and metrics
   (verifiers.set_turn_rewards).
 
   Args:
     traces: The traces (verifiers.v1.Trace) of the rollouts of one problem.
     score: Scores trajectories (prm_jax.load_score).
-    rewards: What the rewards of turns are, given their scores.
-    advantages: credit.process_advantages or credit.to_go_advantages.
+    rewards: What the rewards of turns are, given their scores; None is what
+      `advantages` takes by itself.
+    advantages: credit.to_go_advantages, since the number of turns is the
+      policy's choice, or credit.process_advantages.
     process_weight: The factor of the advantages of turns.
 
   Returns:
@@ -86,6 +89,8 @@ def turn_advantages(
     turns.placed(each, [sum(x.mask) for x in trace.nodes if x.sampled])
     for each, trace in zip(scores, traces, strict=True)
   ]
-  rows = advantages(scored, rewards=rewards)
+  rows = credit.in_groups(
+    scored, max(len(scored), 1), rewards=rewards, advantages=advantages
+  )
   outcomes = [trace.reward for trace in traces]
   return credit.with_outcomes(rows, outcomes, process_weight=process_weight)

@@ -160,7 +160,9 @@ def turn_advantages(
       )
       for rows in group
     ]
-    for rows, values in zip(group, credit.to_go_advantages(scored)):
+    # The scores here are rewards already.
+    of_turns = credit.to_go_advantages(scored, rewards=scoring.judged)
+    for rows, values in zip(group, of_turns, strict=True):
       for i, value in zip(rows, values, strict=True):
         out[i] *= value
   return out

@@ -6,13 +6,15 @@
 
 slime sends few fields of a sample to its trainer, `rewards` among them. So
 post_process puts the advantages of tokens there, and set_advantages takes them.
-turn_rm takes custom_rm's place where a sample has several turns (slime
-624b824a): the loss mask says which tokens are the policy's.
+turn_rm and post_process_turns take the place of custom_rm and post_process where
+a sample has several turns (slime 624b824a): the loss mask says which tokens are
+the policy's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+import functools
 from typing import Any
 
 from prm_jax import errors
@@ -72,7 +74,7 @@ def turn_rm(
   decode: placement.Decode,
   *,
   aggregate: str = "min",
-  rewards: scoring.Rewards = scoring.judged,
+  rewards: scoring.Rewards = scoring.delta,
   problem_of: Callable[[Any], str] = chats.problem_of,
   between: Callable[[str], str] = str.strip,
   messages_of: Callable[[Any], Sequence[Any] | None] = lambda sample: None,
@@ -121,17 +123,21 @@ def turn_rm(
 
 
 def post_process(
-  args: Any, samples: Sequence[Any]
+  args: Any,
+  samples: Sequence[Any],
+  *,
+  advantages: Callable[..., list[list[float]]] = credit.process_advantages,
 ) -> tuple[list[float], list[Any]]:
   """Returns the scores of samples, and the advantages of their tokens.
 
   Args:
     args: slime's arguments.
-    samples: slime's samples, with the rewards of custom_rm.
+    samples: slime's samples, with the rewards of custom_rm or turn_rm.
+    advantages: credit.process_advantages or credit.to_go_advantages.
 
   Returns:
     The scores, and for each sample a float32 tensor with one value for each
-    token of the response: credit.process_advantages within its group.
+    token of the response: the advantages within its group.
 
   Raises:
     InputError: A sample's reward isn't custom_rm's.
@@ -148,12 +154,20 @@ def post_process(
     groups.setdefault(sample.group_index, []).append(i)
   out: list[Any] = [None] * len(samples)
   for members in groups.values():
-    rows = credit.normalised(
-      [samples[i].reward["step_rewards"] for i in members]
-    )
-    for i, row in zip(members, rows, strict=True):
-      out[i] = torch.from_numpy(_advantages(samples[i], row))
+    group = [_with_rewards(samples[i].reward) for i in members]
+    rows = advantages(group, rewards=scoring.judged)
+    masks = [
+      samples[i].loss_mask or [1] * samples[i].response_length for i in members
+    ]
+    for i, row, mask in zip(members, rows, masks, strict=True):
+      out[i] = torch.from_numpy(placement.align([row], [mask])[0])
   return [sample.get_reward_value(args) for sample in samples], out
+
+
+# For samples with several turns, whose number is the policy's choice.
+post_process_turns = functools.partial(
+  post_process, advantages=credit.to_go_advantages
+)
 
 
 def set_advantages(args: Any, rollout_data: Any) -> None:
@@ -183,11 +197,12 @@ def set_advantages(args: Any, rollout_data: Any) -> None:
   rollout_data["returns"] = [value.clone() for value in values]
 
 
-def _advantages(sample: Any, row: Sequence[float | None]) -> Any:
-  """Returns the advantage of each token of a sample's response."""
-  found = sample.reward
-  scores = schema.StepScores((0.0,) * len(row), spans=found["spans"])
-  scored = scoring.ScoredResponse(scores, found["token_offsets"])
-  values = credit.token_advantages(scored, row)
-  mask = sample.loss_mask or [1] * sample.response_length
-  return placement.align([values], [mask])[0]
+def _with_rewards(found: Mapping[str, Any]) -> scoring.ScoredResponse:
+  """Returns a response whose scores are the rewards of its steps."""
+  rewards = found["step_rewards"]
+  scores = schema.StepScores(
+    tuple(x or 0.0 for x in rewards),
+    spans=found["spans"],
+    judged=tuple(x is not None for x in rewards),
+  )
+  return scoring.ScoredResponse(scores, found["token_offsets"])

@@ -9,7 +9,7 @@ the whole conversation (TRL f2cd57710 and 1.13.0).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prm_jax import errors
@@ -124,7 +124,8 @@ def with_step_advantages(
     decode = placement.decoder(trainer.processing_class)
     return scoring.score_responses(score_texts, decode, problems, ids)
 
-  return _with_advantages(trainer_class, score_batch, rewards, process_weight)
+  form = dict(rewards=rewards, advantages=credit.process_advantages)
+  return _with_advantages(trainer_class, score_batch, form, process_weight)
 
 
 def with_turn_advantages(
@@ -132,19 +133,22 @@ def with_turn_advantages(
   score: schema.Score,
   *,
   tools: Sequence[turns.Record] = (),
-  rewards: scoring.Rewards = scoring.judged,
+  rewards: scoring.Rewards | None = None,
+  advantages: Callable[..., list[list[float]]] = credit.to_go_advantages,
   process_weight: float = 1.0,
 ) -> Any:
   """Returns a trainer that adds advantages of turns to those of its rewards.
 
-  As with_step_advantages; a token has the sum of the normalised rewards of its
-  turn and later ones.
+  As with_step_advantages, but a turn is compared with the same turn of the
+  others (credit.to_go_advantages), since their number is the policy's choice.
 
   Args:
     trainer_class: trl.GRPOTrainer, or a subclass.
     score: Scores trajectories (prm_jax.load_score).
     tools: The declarations of the tools, for a model that reads them.
-    rewards: What the rewards of turns are, given their scores.
+    rewards: What the rewards of turns are, given their scores; None is what
+      `advantages` takes by itself.
+    advantages: credit.to_go_advantages or credit.process_advantages.
     process_weight: The factor of the advantages of turns.
 
   Returns:
@@ -177,16 +181,20 @@ def with_turn_advantages(
       trainer._metrics[mode][f"prm/{key}"].append(value)
     return list(map(turns.placed, scores, map(turns.run_lengths, mask)))
 
-  return _with_advantages(TurnTrainer, score_batch, rewards, process_weight)
+  form = dict(rewards=rewards, advantages=advantages)
+  return _with_advantages(TurnTrainer, score_batch, form, process_weight)
 
 
 def _with_advantages(
   trainer_class: Any,
   score_batch: Callable[..., list[scoring.ScoredResponse]],
-  rewards: scoring.Rewards,
+  form: Mapping[str, Any],
   process_weight: float,
 ) -> Any:
-  """Returns a trainer that adds advantages of what score_batch returns."""
+  """Returns a trainer that adds advantages of what score_batch returns.
+
+  The form is what credit.in_groups takes.
+  """
 
   class StepTrainer(trainer_class):
     """GRPOTrainer with advantages of steps."""
@@ -207,18 +215,12 @@ def _with_advantages(
       if "tool_mask" in output:
         mask = mask & output["tool_mask"].bool()
       scored = score_batch(self, inputs, output, mask.tolist())
-      # A group may be on several processes.
-      raw = gather_object([list(rewards(x.scores)) for x in scored])
       training = self.model.training
       size = self.num_generations if training else self.num_generations_eval
-      normal = [
-        row
-        for start in range(0, len(raw), size)
-        for row in credit.normalised(raw[start : start + size])
-      ]
+      # A group may be on several processes.
+      everywhere = credit.in_groups(gather_object(scored), size, **form)
       first = self.accelerator.process_index * len(scored)
-      own = normal[first : first + len(scored)]
-      rows = list(map(credit.token_advantages, scored, own))
+      rows = everywhere[first : first + len(scored)]
       of_steps = output["advantages"].new_tensor(
         placement.align(rows, mask.tolist())
       )

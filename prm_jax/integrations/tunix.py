@@ -8,12 +8,13 @@ items: score_items, for trajectories in ATIF 1.7 (Tunix c7d8950f).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxtyping import Float
 import numpy as np
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.integrations import credit
 from prm_jax.integrations import placement
@@ -98,19 +99,41 @@ def score_items(
   """Returns what a worker's `score(items)` returns to DistributedRLEngine.
 
   Args:
-    items: The items: trajectories in ATIF, unless conversation_of says
-      otherwise.
+    items: The items: TrajectoryItems whose steps have chat_completions, or
+      trajectories in ATIF, unless conversation_of says otherwise.
     score: Scores trajectories (prm_jax.load_score).
     aggregate: product, min, last or mean of the scores of an item's turns.
-    conversation_of: Returns the conversation of an item; by default
-      atif_conversation.
+    conversation_of: Returns the conversation of an item.
 
   Returns:
     One number for each item, 0 without turns.
+
+  Raises:
+    InputError: An item has no messages.
   """
-  conversations = list(map(conversation_of or atif_conversation, items))
+  conversations = list(map(conversation_of or _conversation, items))
   scores = turns.score_turns(score, conversations)
   return [scoring.overall(each, aggregate) for each in scores]
+
+
+def _conversation(item: Any) -> turns.Conversation:
+  """Returns the conversation of a TrajectoryItem or of a trajectory in ATIF."""
+  trajectory = getattr(item, "traj", None)
+  if trajectory is None:
+    return atif_conversation(item)
+  steps = _field(trajectory, "steps")
+  # An agent keeps the whole conversation in each step.
+  messages = _field(steps[-1], "chat_completions") if steps else ()
+  if not messages:
+    raise errors.InputError(
+      "a TrajectoryItem has no chat_completions in its last step; give"
+      " conversation_of, which returns its conversation"
+    )
+  return turns.conversation((), messages)
+
+
+def _field(thing: Any, name: str) -> Any:
+  return thing[name] if isinstance(thing, Mapping) else getattr(thing, name)
 
 
 def atif_conversation(trajectory: Any) -> turns.Conversation:
@@ -121,28 +144,36 @@ def atif_conversation(trajectory: Any) -> turns.Conversation:
 
   Returns:
     The conversation. Its own turns are the agent's steps, except those without
-    a call of the model and those copied from an earlier run.
+    a call of the model and those copied from an earlier run. Results answer the
+    open calls, in order if they name none. A step of the system with results
+    says them alone: its message repeats them (Tunix's create_env_step).
   """
   record = turns.record_of(trajectory)
   messages: list[turns.Record] = []
   own = []
+  open_calls: list[str | None] = []
   for step in map(turns.record_of, record["steps"]):
+    results = (step.get("observation") or {}).get("results") or ()
     is_agent = step["source"] == "agent"
     message = dict(role=str(step["source"]), content=step["message"])
     if is_agent:
       message["role"] = "assistant"
+      open_calls = []
       message |= {x: step[x] for x in ("reasoning_content",) if x in step}
       if step.get("tool_calls"):
         message["tool_calls"] = list(map(_call, step["tool_calls"]))
+        open_calls = [x["id"] for x in message["tool_calls"]]
       is_written = step.get("llm_call_count") != 0
       if is_written and not step.get("is_copied_context"):
         own.append(len(messages))
-    messages.append(message)
-    for result in (step.get("observation") or {}).get("results", ()):
+    if message["role"] != "system" or not results:
+      messages.append(message)
+    for result in results:
       said = dict(role="user", content=result.get("content"))
-      if step.get("tool_calls"):
-        said["role"] = "tool"
-        said["tool_call_id"] = result.get("source_call_id")
+      answers = result.get("source_call_id") or next(iter(open_calls), None)
+      if answers in open_calls:
+        open_calls.remove(answers)
+        said |= dict(role="tool", tool_call_id=answers)
       messages.append(said)
   tools = record.get("agent", {}).get("tool_definitions") or ()
   return turns.Conversation(tuple(messages), tuple(own), tuple(tools))
@@ -151,4 +182,4 @@ def atif_conversation(trajectory: Any) -> turns.Conversation:
 def _call(call: Any) -> dict[str, Any]:
   """Returns a tool call of ATIF as OpenAI writes it."""
   function = dict(name=call["function_name"], arguments=call["arguments"])
-  return dict(id=call["tool_call_id"], type="function", function=function)
+  return dict(id=call.get("tool_call_id"), type="function", function=function)

@@ -86,7 +86,8 @@ def decoded(
   """Returns a conversation of which the trainer hands over tokens alone.
 
   Each run of the policy's own tokens is a turn, tool calls included as the
-  policy writes them; what is between two runs is said by the user.
+  policy writes them; what comes before a run is said by the user. A turn that
+  ends a thought which it doesn't begin continues a prompt that ends in <think>.
 
   Args:
     prompt: A text, or the messages before the policy's first turn.
@@ -109,10 +110,12 @@ def decoded(
   completion: list[Record] = []
   last = 0
   for start, end in _runs(mask):
-    if completion:
-      said = between(decode(scoring.token_ids(ids[last:start])))
+    said = between(decode(scoring.token_ids(ids[last:start])))
+    if completion or said:
       completion.append(dict(role="user", content=said))
     text = decode(scoring.token_ids(ids[start:end]))
+    if "</think>" in text.partition("<think>")[0]:
+      text = f"<think>{text}"
     completion.append(dict(role="assistant", content=text))
     last = end
   return conversation(prompt, completion)
@@ -170,8 +173,9 @@ def score_turns(
   """Returns the scores of conversations' own turns.
 
   What a policy writes must not end a run. So an empty turn, which no model
-  judges, has score 0 and isn't judged; and a conversation whose calls aren't of
-  the form, such as arguments that are no object, is read as texts, which is
+  judges, has score 0 and isn't judged. A conversation whose calls aren't of the
+  form, such as arguments that are no object, or that the model refuses, is read
+  as texts; if these are refused, too, none of its turns is judged. Both are
   logged.
 
   Args:
@@ -182,33 +186,12 @@ def score_turns(
     One score for each own turn of each conversation.
 
   Raises:
-    InputError: A conversation makes no sense as texts either, or there isn't
-      one score for each turn.
+    InputError: A conversation is refused whatever the policy had written, or
+      there isn't one score for each turn.
   """
-  asked = [
-    _read(x, str(i)) if x.own else None for i, x in enumerate(conversations)
-  ]
-  trajectories = [x[0] for x in asked if x is not None and x[0].steps]
-  rows = iter(score(trajectories) if trajectories else ())
-  out = []
-  for each in asked:
-    if each is None:
-      out.append(schema.StepScores(()))
-      continue
-    trajectory, places = each
-    row = next(rows) if trajectory.steps else schema.StepScores(())
-    if len(row) != len(trajectory.steps):
-      raise errors.InputError(
-        f"conversation {trajectory.id}: {len(row)} scores for"
-        f" {len(trajectory.steps)} turns; give a score that judges whole turns"
-      )
-    out.append(
-      schema.StepScores(
-        tuple(0.0 if i is None else row.scores[i] for i in places),
-        judged=tuple(i is not None and row.judged[i] for i in places),
-      )
-    )
-  return out
+  asked = [(str(i), x) for i, x in enumerate(conversations) if x.own]
+  rows = iter(_rows(score, asked) if asked else ())
+  return [next(rows) if x.own else schema.StepScores(()) for x in conversations]
 
 
 def metrics(scores: Iterable[schema.StepScores]) -> dict[str, float]:
@@ -305,6 +288,52 @@ def _runs(mask: Any) -> list[tuple[int, int]]:
   return runs
 
 
+def _rows(
+  score: schema.Score, asked: Sequence[tuple[str, Conversation]]
+) -> list[schema.StepScores]:
+  """Returns the scores of conversations under names; finds those refused."""
+  try:
+    return _scored(score, asked)
+  except errors.InputError as e:
+    if len(asked) > 1:
+      half = len(asked) // 2
+      return _rows(score, asked[:half]) + _rows(score, asked[half:])
+    ((name, given),) = asked
+    try:
+      _LOG.warning("conversation %s: %s; it is read as texts", name, e)
+      return _scored(score, [(name, _written(given, _as_text))])
+    except errors.InputError:
+      # What isn't the policy's doing is refused again, and ends the run.
+      _scored(score, [(name, _written(given, _without_text))])
+      _LOG.warning("conversation %s: refused as texts; it isn't judged", name)
+      none = (False,) * len(given.own)
+      return [schema.StepScores((0.0,) * len(given.own), judged=none)]
+
+
+def _scored(
+  score: schema.Score, asked: Sequence[tuple[str, Conversation]]
+) -> list[schema.StepScores]:
+  """Returns the scores of conversations' own turns, all at once."""
+  read = [_read(given, name) for name, given in asked]
+  trajectories = [x for x, _ in read if x.steps]
+  rows = iter(score(trajectories) if trajectories else ())
+  out = []
+  for trajectory, places in read:
+    row = next(rows) if trajectory.steps else schema.StepScores(())
+    if len(row) != len(trajectory.steps):
+      raise errors.InputError(
+        f"conversation {trajectory.id}: {len(row)} scores for"
+        f" {len(trajectory.steps)} turns; give a score that judges whole turns"
+      )
+    out.append(
+      schema.StepScores(
+        tuple(0.0 if i is None else row.scores[i] for i in places),
+        judged=tuple(i is not None and row.judged[i] for i in places),
+      )
+    )
+  return out
+
+
 def _read(
   given: Conversation, name: str
 ) -> tuple[schema.Solution, list[int | None]]:
@@ -316,18 +345,50 @@ def _read(
         continue
       turns[i], place = place, place + 1
     records.append(record)
-  try:
-    solution = messages_lib.trajectory(records, id=name, tools=given.tools)
-  except errors.InputError as e:
-    _LOG.warning("%s; the conversation is read as texts", e)
-    texts = list(map(_as_text, records))
-    solution = messages_lib.trajectory(texts, id=name, tools=given.tools)
+  tools = list(map(_declared, given.tools))
+  solution = messages_lib.trajectory(records, id=name, tools=tools)
   return solution, [turns.get(i) for i in given.own]
 
 
-def _as_text(record: Record) -> Record:
-  """Returns a message without calls: they are its text's last lines."""
+def _declared(tool: Record) -> Record:
+  """Returns a tool's declaration as chats have it; others are flat."""
+  if "function" in tool:
+    return tool
+  function = {k: x for k, x in tool.items() if k not in ("type", "strict")}
+  return dict(type="function", function=function)
+
+
+def _written(
+  given: Conversation, write: Callable[[Record, bool], Record]
+) -> Conversation:
+  """Returns a conversation with rewritten messages, each own or not."""
+  own = {*given.own}
+  messages = (write(x, i in own) for i, x in enumerate(given.messages))
+  return dataclasses.replace(given, messages=tuple(messages))
+
+
+def _as_text(record: Record, is_own: bool) -> Record:
+  """Returns a message without calls: they are its text's last lines.
+
+  What an own turn says up to its last </think> is its thought.
+  """
   calls = record.get("tool_calls") or ()
   lines = (chats.text_of(record), *(json.dumps(x, default=str) for x in calls))
   role = "user" if record["role"] == "tool" else record["role"]
-  return dict(role=role, content="\n".join(x for x in lines if x))
+  text = "\n".join(x for x in lines if x)
+  if not is_own:
+    return dict(role=role, content=text)
+  thought, found, said = text.rpartition("</think>")
+  said = said.replace("<think>", "").strip()
+  if not found or not said:
+    return dict(role=role, content=text)
+  for mark in ("<think>", "</think>"):
+    thought = thought.replace(mark, "")
+  return dict(role=role, content=said, reasoning_content=thought.strip())
+
+
+def _without_text(record: Record, is_own: bool) -> Record:
+  """Returns a message as one that a policy's own words aren't in."""
+  if is_own:
+    return dict(role="assistant", content="a")
+  return _as_text(record, is_own)

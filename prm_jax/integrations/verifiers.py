@@ -57,9 +57,7 @@ def score_traces(
   """
   conversations, nodes = [], []
   for trace in traces:
-    tools = [
-      dict(type="function", function=turns.record_of(x)) for x in trace.tools
-    ]
+    tools = list(map(turns.record_of, trace.tools))
     for branch in trace.branches:
       own = [i for i, node in enumerate(branch.nodes) if node.sampled]
       records = (turns.record_of(node.message) for node in branch.nodes)

@@ -179,6 +179,7 @@ def test_a_step_without_a_score_gets_no_reward():
 @settings(max_examples=40)
 @given(text=TEXT)
 @example(text="a€b 🙂")
+@example(text="\ufffd  \ufffd + 4")
 def test_a_fast_tokenizers_mapping_gives_the_same_offsets(text):
   own = tokenizer("byte_level")
   fast = tokenizers.Tokenizer.from_str(recipes.json_of("qwen"))

@@ -44,7 +44,7 @@ def test_process_advantages_are_those_of_jax(scale):
 
 
 def test_advantages_to_go_are_those_of_jax():
-  ours = credit.to_go_advantages(group())
+  ours = credit.to_go_advantages(group(), rewards=scoring.judged)
   rewards = np.array([[0.9, 0.2, 0], [0.6, 0, 0], [0, 0, 0]])
   steps = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0]], bool)
   # The third step of the first has no score, and is a step all the same.

@@ -129,6 +129,10 @@ def test_a_problem_is_the_last_user_turn():
   assert chats.problem_of(chat) == "2 + 3"
   assert chats.problem_of(tuple(chat[:3])) == "first"
   assert chats.problem_of("2 + 3") == "2 + 3"
+  with pytest.raises(
+    errors.InputError, match=r"'<\|im_start\|>', so it is a ren"
+  ):
+    chats.problem_of("<|im_start|>user\n2 + 3<|im_end|>")
   parts = [types.SimpleNamespace(text="a"), types.SimpleNamespace(image=1)]
   message = types.SimpleNamespace(role="user", content=parts)
   assert chats.problem_of([message]) == "a"

@@ -69,6 +69,59 @@ def test_what_a_policy_writes_does_not_end_a_run(caplog):
     )
 
 
+def strict(asked):
+  """A schema.Score that refuses what no template with thoughts writes."""
+
+  def score(solutions):
+    for solution in solutions:
+      texts = [x.text for x in solution.messages]
+      asked.append((solution.messages[-1].text, solution.messages[-1].thinking))
+      if any("</think>" in x or "pictures" in x for x in texts):
+        raise errors.InputError("this text isn't written")
+    if solutions[0].steps == ("a",):
+      return [schema.StepScores((1.0,))]
+    return turns_cases.score(solutions)
+
+  return score
+
+
+@pytest.mark.parametrize(
+  "text, scores, judged",
+  [
+    ("so <think> 7 </think> [0.75]", (0.75,), (True,)),
+    ("a</think>b</think>[0.25]", (0.25,), (True,)),
+    ("7 [0.5] </think>", (0.0,), (False,)),
+  ],
+)
+def test_a_turn_that_a_model_refuses_is_read_as_a_text_or_not_judged(
+  text, scores, judged, caplog
+):
+  asked = []
+  good = turns.conversation(PROMPT, COMPLETION)
+  bad = turns.conversation(PROMPT, [dict(role="assistant", content=text)])
+  out = turns.score_turns(strict(asked), [good, bad, good])
+  assert [x.scores for x in out] == [
+    turns_cases.SCORES,
+    scores,
+    (0.75, 0.25, 0.5),
+  ]
+  assert out[1].judged == judged
+  assert "conversation 1: this text isn't written; it is read" in caplog.text
+  # What no policy wrote is refused as ever.
+  other = [dict(role="user", content="pictures?")]
+  with pytest.raises(errors.InputError, match="this text isn't written"):
+    turns.score_turns(
+      strict(asked), [good, turns.conversation(other, COMPLETION[-1:])]
+    )
+
+
+def test_declarations_of_tools_are_nested_as_chats_have_them():
+  score, asked = turns_cases.recorded()
+  flat = dict(type="function", name="add", parameters={}, strict=True)
+  turns.score_turns(score, [turns.conversation(PROMPT, COMPLETION, [flat])])
+  assert asked[0].tools == turns_cases.TOOLS
+
+
 def test_tokens_alone_are_a_conversation_too():
   ids, mask = turns_cases.tokens()
   out = turns.decoded(
@@ -83,6 +136,16 @@ def test_tokens_alone_are_a_conversation_too():
   )
   assert out.own == (2, 4, 6)
   assert turns_cases.BETWEEN(" no template ") == "no template"
+  # What is said before the first turn stays, and so does a prompt's <think>.
+  encode = turns_cases.scored.TOKENIZER.encode
+  hint, text = encode("HINT"), encode("hm</think>7")
+  mask = [0] * len(hint) + [1] * len(text)
+  out = turns.decoded("?", hint + text, mask, turns_cases.DECODE)
+  assert [x["content"] for x in out.messages] == [
+    "?",
+    "HINT",
+    "<think>hm</think>7",
+  ]
   with pytest.raises(errors.InputError, match="a mask of 1 places for"):
     turns.decoded(PROMPT, ids, [1], turns_cases.DECODE)
 
@@ -112,9 +175,17 @@ def test_a_turn_is_compared_with_the_same_turn_of_the_others():
   rows = [(0.5, 0.5), (1.0,), (0.0, 1.0)]
   lengths = [(2, 1), (1,), (1, 2)]
   group = [turns.placed(schema.StepScores(x), y) for x, y in zip(rows, lengths)]
-  out = credit.to_go_advantages(group)
+  out = credit.to_go_advantages(group, rewards=scoring.judged)
   # Returns to go are (1, .5), (1) and (1, 1).
   assert out == [[0.0, 0.0, -0.5], [0.0], [0.0, 0.5, 0.5]]
+
+
+@pytest.mark.parametrize("more", [(), (0.25,), (0.75, 1.0)])
+def test_a_turn_has_no_advantage_of_the_turns_that_follow(more):
+  rows = [(0.75, 0.5), (0.25, 0.25, *more)]
+  group = [turns.placed(schema.StepScores(x), [1] * len(x)) for x in rows]
+  out = credit.to_go_advantages(group)
+  assert out == [[0.5, 0.25], [-0.5, -0.25, *more]]
 
 
 def test_the_log_says_how_many_turns_come_before_the_first_error():

@@ -103,11 +103,12 @@ def test_a_traces_info_has_a_reward_or_none_for_each_sampled_turn():
 
 def test_prime_rl_gets_an_advantage_of_each_sampled_token_of_a_trace():
   traces = [trace(1.0), trace(0.0)]
-  kwargs = dict(score=turns_cases.score, advantages=credit.to_go_advantages)
-  rows = prime_rl.turn_advantages(traces, **kwargs)
+  rows = prime_rl.turn_advantages(traces, score=turns_cases.score)
   # All turns are equal, so only the outcomes differ.
   assert rows == [[0.5] * 8, [-0.5] * 8]
-  rows = prime_rl.turn_advantages(traces, score=turns_cases.score)
+  rows = prime_rl.turn_advantages(
+    traces, score=turns_cases.score, advantages=credit.process_advantages
+  )
   (z,) = credit.normalised([[0.75, 0.25, 1.0]])
   sums = [sum(z), z[1] + z[2], z[2], z[2]]
   expected = np.repeat(sums, [3, 2, 1, 2]) + 0.5
@@ -150,6 +151,21 @@ def test_nemo_gym_gets_step_rewards_of_assistant_turns():
   first = asked[0].messages[2]
   assert (first.text, first.thinking) == ("look [0.75]", "so")
   assert first.calls == (schema.Call("add", dict(a=2, b=3), "c1"),)
+  # What the policy read is scored: instructions, and a chat's own form.
+  history = [
+    *PROMPT[1:],
+    turns_cases.call("[1.0]", "add", '{"a": 1, "b": 1}', "c0"),
+    dict(role="tool", tool_call_id="c0", content="2"),
+    dict(role="user", content="2 + 3?"),
+  ]
+  said = dict(input=history, instructions="Be brief.")
+  episode = dict(body, responses_create_params=said)
+  assert nemo_gym.verified(episode, score=score)["step_rewards"] == DELTA
+  assert asked[1].messages[0] == schema.Message("system", "Be brief.")
+  assert asked[1].messages[2].calls[0].arguments == dict(a=1, b=1)
+  assert asked[1].messages[3] == schema.Message("tool", "2", answers="c0")
+  body["response"]["output"][3].pop("arguments")
+  assert nemo_gym.verified(body, score=score)["step_rewards"] == DELTA
   body["response"]["output"].append(dict(type="web_search_call"))
   with pytest.raises(errors.InputError, match="of type 'web_search_call'"):
     nemo_gym.verified(body, score=score)
@@ -191,6 +207,45 @@ def test_tunix_gets_a_number_of_each_trajectory_in_atif():
   assert asked[0].tools == turns_cases.TOOLS and len(asked[0].steps) == 4
   assert asked[0].messages[6].thinking == "so"
   assert asked[0].messages[7] == schema.Message("tool", "5", answers="c1")
+
+
+def test_tunix_own_trajectories_say_what_the_world_says_once():
+  score, asked = turns_cases.recorded()
+  calls = [dict(tool_call_id="c1", function_name="add", arguments={})]
+
+  def said(text):
+    # As create_env_step has it, at c7d8950f.
+    results = [dict(content=text)]
+    return dict(
+      source="system", message=text, observation=dict(results=results)
+    )
+
+  steps = [
+    dict(source="user", message="2 + 3?"),
+    dict(source="agent", message="look [0.75]", tool_calls=calls),
+    said("5"),
+    dict(source="agent", message="it is 5 [0.25]"),
+    said("sure?"),
+    dict(source="agent", message="yes [0.5]", observation=dict(results=None)),
+  ]
+  assert tunix.score_items([dict(steps=steps)], score=score) == [0.25]
+  assert [(x.role, x.text) for x in asked[0].messages] == [
+    ("user", "2 + 3?"),
+    ("assistant", "look [0.75]"),
+    ("tool", "5"),
+    ("assistant", "it is 5 [0.25]"),
+    ("user", "sure?"),
+    ("assistant", "yes [0.5]"),
+  ]
+  # Its agents' items hold the messages.
+  step = dict(chat_completions=[*PROMPT, *COMPLETION])
+  item = types.SimpleNamespace(traj=dict(steps=[dict(), step]))
+  assert tunix.score_items([item], score=score, aggregate="mean") == [0.5]
+  item.traj = types.SimpleNamespace(steps=[])
+  with pytest.raises(
+    errors.InputError, match="no chat_completions in its last"
+  ):
+    tunix.score_items([item], score=score)
 
 
 # --- SkyRL -------------------------------------------------------------------
@@ -286,7 +341,7 @@ def test_slimes_reward_is_that_of_its_turns():
     turns_cases.score, turns_cases.DECODE, between=turns_cases.BETWEEN
   )
   out = asyncio.run(rm(None, slime_sample()))
-  assert out["score"] == 0.25 and out["step_rewards"] == turns_cases.REWARDS
+  assert out["score"] == 0.25 and out["step_rewards"] == [0.5, 0.25, None]
   assert out["prm"] == pytest.approx(METRICS)
   # With the messages of a rollout function, and a rendered prompt.
   score, asked = turns_cases.recorded()
@@ -317,7 +372,7 @@ def test_slimes_advantages_of_turns_travel_as_those_of_steps():
     sample.reward = asyncio.run(rm(None, sample))
   scores, rows = slime.post_process(None, samples)
   assert scores == [0.25, 0.25]
-  # The rewards are .75 and .25: normalised 1 and -1.
+  # The rewards are .5 and .25: normalised 1 and -1.
   expected = np.array(MASK, float)
   expected[: turns_cases.ends()[0] + 1] *= 0
   np.testing.assert_allclose(
@@ -326,3 +381,9 @@ def test_slimes_advantages_of_turns_travel_as_those_of_steps():
     atol=1e-5,
   )
   assert not rows[0].numpy()[turns_cases.ends()[1] + 1 :].any()
+  # By turns, a group of equals has no advantage, and one alone its scores.
+  _, rows = slime.post_process_turns(None, samples)
+  assert not any(row.numpy().any() for row in rows)
+  _, (row,) = slime.post_process_turns(None, samples[:1])
+  first, second, _ = turns_cases.ends()
+  assert [row.numpy()[i] for i in (first, second)] == [0.75, 0.25]
