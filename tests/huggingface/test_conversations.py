@@ -285,6 +285,13 @@ def test_what_a_template_does_not_write_is_refused_in_one_line(name):
   assert "\n" not in str(caught.value)
 
 
+def test_a_flat_declaration_is_refused_where_a_function_alone_is_written():
+  write = conversation_templates.TOOL_FORMS["plain_texts"]
+  assert '"name": "f"' in write(dict(function=dict(name="f")))
+  with pytest.raises(errors.InputError, match="has no `function`"):
+    write(dict(type="function", name="f"))
+
+
 def test_a_template_without_tools_refuses_tools_and_calls_alone(tmp_path):
   chat = policy_folders.chat_of("qwen2_5")
   learned = conversations.learn(
