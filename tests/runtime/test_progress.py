@@ -160,7 +160,7 @@ def test_an_error_of_the_work_passes_through(monkeypatch):
 
 def test_work_of_minutes_has_fewer_lines(clock, capsys):
   now, read = clock
-  with progress.showing("label", 10_000, clock=read) as update:
+  with progress.showing("label", 10_000, every_s=5, clock=read) as update:
     for _ in range(900):
       now[0] += 1
       update(int(now[0]))
