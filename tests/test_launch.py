@@ -12,6 +12,7 @@ import launch_stage
 import pytest
 import yaml
 
+pytestmark = pytest.mark.faults
 ROOT = launch_cases.ROOT
 BASH = [*(ROOT / "launch").glob("*.sh")]
 

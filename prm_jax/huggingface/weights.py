@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
 import re
 from typing import Any
 
@@ -209,22 +210,13 @@ def _load(
   if row.per_layer:
     names = [row.name.format(layer) for layer in range(shape[0])]
   dtype = dtype or tensors.common_dtype(names)
-
-  def ours(part):
-    return (part.T if row.transpose else part).astype(dtype)
-
   place = _part_sharding(row, len(shape), sharding)
+  ours, blank, put = _programs(shape, dtype, row.transpose, sharding)
   if not row.per_layer:
     whole = _part(tensors, row.name, place)
     if not row.transpose and whole.dtype == dtype:
       return whole
-    return jax.block_until_ready(jax.jit(ours, out_shardings=sharding)(whole))
-
-  def insert(stack, part, layer):
-    return jax.lax.dynamic_update_index_in_dim(stack, ours(part), layer, 0)
-
-  blank = jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=sharding)
-  put = jax.jit(insert, out_shardings=sharding, donate_argnums=0)
+    return jax.block_until_ready(ours(whole))
   stack = blank()
   for layer, name in enumerate(names):
     # Waits, or the host would read ahead of the device and hold it all.
@@ -232,6 +224,27 @@ def _load(
       put(stack, _part(tensors, name, place), layer)
     )
   return stack
+
+
+@functools.lru_cache(maxsize=64)
+def _programs(
+  shape: tuple[int, ...], dtype: str, transpose: bool, sharding: Any
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+  """Returns what makes a parameter of a tensor, or a stack of those of layers.
+
+  Returns:
+    A tensor as we have it; an empty stack; the stack with one more layer.
+  """
+
+  def ours(part):
+    return (part.T if transpose else part).astype(dtype)
+
+  def insert(stack, part, layer):
+    return jax.lax.dynamic_update_index_in_dim(stack, ours(part), layer, 0)
+
+  jit = functools.partial(jax.jit, out_shardings=sharding)
+  blank = jit(lambda: jnp.zeros(shape, dtype))
+  return jit(ours), blank, jit(insert, donate_argnums=0)
 
 
 def _part(
