@@ -49,12 +49,12 @@ _PER_STEP = dict(label="labels", rating="ratings")
 def read(path: files.PathLike) -> Iterator[schema.Solution]:
   """Yields every document; source is the agent's name.
 
-  An id is the trajectory_id, or "atif/FILE:LINE".
+  An id is the trajectory_id, or "atif/FILE:N".
   """
   seen: dict[str, str] = {}
   for where, document in record_files.read_records(path):
     solution = _trajectory(document, where, path)
-    fields.unique_id(seen, solution.id, where)
+    fields.unique_id(seen, solution.id, where, "trajectory_id")
     yield solution
 
 

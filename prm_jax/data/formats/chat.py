@@ -31,7 +31,7 @@ _NUMBER = "number"
 
 
 def read(path: files.PathLike) -> Iterator[schema.Solution]:
-  """Yields every conversation; an id is "chat/FILE:LINE" if the row has none.
+  """Yields every conversation; an id is "chat/FILE:N" if the row has none.
 
   extra: group, and in "fields" whatever else the row holds.
   """

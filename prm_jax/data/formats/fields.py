@@ -3,8 +3,9 @@
 Every failure is one line: file, line, field, expected form. Two values are made
 here for all readers:
 
-  id: if the format has none, "FORMAT/FILE:LINE" with the file's bare name. It
-    doesn't change as long as the file keeps its name and order.
+  id: if the format has none, "FORMAT/FILE:N" with the file's bare name and the
+    record's number in its place. It doesn't change as long as the file keeps its
+    name and order.
   group: a digest of the problem's exact text, so that solutions of one problem
     are in one group even across files and formats.
 """
@@ -143,7 +144,7 @@ def cannot_hold(solution: schema.Solution, why: str) -> errors.InputError:
 
 
 def row_id(form: str, path: files.PathLike, where: str) -> str:
-  """Returns "FORMAT/FILE:LINE" for a row of a form that has no ids."""
+  """Returns "FORMAT/FILE:N" for a row of a form that has no ids."""
   name = pathlib.Path(path).name.removesuffix(".gz")
   return f"{form}/{pathlib.Path(name).stem}:{where.rpartition(':')[2]}"
 
@@ -153,11 +154,13 @@ def is_row_id(form: str, identity: str) -> bool:
   return re.fullmatch(rf"{form}/.*:\d+", identity, re.S) is not None
 
 
-def unique_id(seen: dict[str, str], identity: str, where: str) -> str:
+def unique_id(
+  seen: dict[str, str], identity: str, where: str, name: str = "id"
+) -> str:
   """Returns the id and notes it in `seen`; an id of an earlier row raises."""
   if identity in seen:
     raise errors.InputError(
-      f'{where}: "id" {identity!r} was used at {seen[identity]} already;'
+      f'{where}: "{name}" {identity!r} was used at {seen[identity]} already;'
       " give every row its own"
     )
   seen[identity] = where

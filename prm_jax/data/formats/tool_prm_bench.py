@@ -42,7 +42,7 @@ _NAMES = ("history", "action_chosen", "action_rejected", "functions")
 def read(path: files.PathLike) -> Iterator[schema.Solution]:
   """Yields the two trajectories of every row, the chosen one first.
 
-  ids are "tool_prm_bench/FILE:LINE/chosen" and ".../rejected". source is the
+  ids are "tool_prm_bench/FILE:N/chosen" and ".../rejected". source is the
   subset, which the file's name says (GTA of prmbench_GTA.json). extra has pair,
   the id without its end, choice (chosen or rejected), group, and the rest in
   "fields".

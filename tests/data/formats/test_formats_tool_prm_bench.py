@@ -49,6 +49,12 @@ def test_a_row_is_two_trajectories_that_differ_in_their_last_turn(read):
   assert chosen.extra["fields"] == {"error type": "should tool but chat"}
 
 
+def test_rows_of_a_list_on_one_line_have_ids_of_their_own(folder):
+  path = folder / "list.json"
+  path.write_text(json.dumps([ROW, ROW]))
+  assert len({x.id for x in tool_prm_bench.read(path)}) == 4
+
+
 def test_a_history_keeps_what_was_said_in_turns_that_alternate(read):
   messages = read()[0].messages
   assert [(x.role, x.text) for x in messages[2:4]] == [
