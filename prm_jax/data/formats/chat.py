@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import messages as messages_lib
 from prm_jax.data.formats import fields
@@ -22,8 +23,9 @@ from prm_jax.data.formats import jsonl
 from prm_jax.data.formats import record_files
 from prm_jax.runtime import files
 
+_PER_TURN = ("labels", "ratings")
 _NAMES = (
-  *("id", "messages", "tools", "labels", "ratings"),
+  *("id", "messages", "tools", *_PER_TURN),
   *("answer", "outcome", "source"),
 )
 # Where extra has an id that is a number.
@@ -37,11 +39,15 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
   """
   seen: dict[str, str] = {}
   for where, row in record_files.read_records(path):
-    given = {k: row[k] for k in _NAMES if row.get(k) not in fields.EMPTY}
+    if row.get("functions") not in fields.EMPTY:
+      raise errors.InputError(
+        f'{where}: field "functions" isn\'t read; write it as tools'
+      )
+    empty = {k: (None,) if k in _PER_TURN else fields.EMPTY for k in _NAMES}
+    given = {k: row[k] for k in _NAMES if row.get(k) not in empty[k]}
     rest = fields.beyond(row, "messages", *given)
-    given |= {
-      name: fields.from_text(row, where, name) for name in ("messages", "tools")
-    }
+    given["messages"] = fields.messages(row, where)
+    given["tools"] = fields.from_text(row, where, "tools")
     number = given.get("id")
     name = given.setdefault("id", fields.row_id("chat", path, where))
     if number not in (None, str(name)):

@@ -138,6 +138,31 @@ def from_text(record: Mapping[str, Any], where: str, name: str) -> Any:
     ) from None
 
 
+# Where other forms have a conversation, and how to write it here.
+_CONVERSATIONS = dict(
+  conversations="its turns, from and value, as role and content",
+  conversation="it",
+  prompt="prompt and completion, or chosen and rejected, as one list",
+)
+
+
+def messages(record: Mapping[str, Any], where: str) -> list[Any]:
+  """Returns the records of a conversation: a list, or the JSON text of one.
+
+  Raises:
+    InputError: It is missing, or no list.
+  """
+  there = next((x for x in _CONVERSATIONS if x in record), None)
+  if record.get("messages") is None and there is not None:
+    raise errors.InputError(
+      f'{where}: field "messages" is missing, and "{there}" isn\'t read; write'
+      f" {_CONVERSATIONS[there]} in messages"
+    )
+  field(record, where, "messages", list, str)
+  found = dict(messages=from_text(record, where, "messages"))
+  return field(found, where, "messages", list)
+
+
 def cannot_hold(solution: schema.Solution, why: str) -> errors.InputError:
   """Returns the error of a form that can't hold a solution."""
   return errors.InputError(f"solution {solution.id!r}: {why}")
