@@ -116,10 +116,11 @@ def rejoin(solution: schema.Solution, row: dict[str, Any]) -> dict[str, Any]:
     raise cannot_hold(solution, 'extra "fields" must be an object; rename it')
   clash = {k for k in row.keys() & others.keys() if others[k] not in EMPTY}
   if clash:
+    names = ", ".join(sorted(clash))
     raise cannot_hold(
       solution,
-      f'extra "fields" holds {", ".join(sorted(clash))}, a field of the form'
-      " to be written; rename it",
+      f'extra "fields" holds {names}, which the form to be written has itself;'
+      f" rename {names} in the file that was read",
     )
   return row | {k: v for k, v in others.items() if k not in row}
 
