@@ -102,6 +102,34 @@ def problem_of(messages: Iterable[schema.Message]) -> str:
   return "\n\n".join(said or told)
 
 
+def heard(solution: schema.Solution) -> list[str]:
+  """Returns what a model may read of a trajectory, but for its problem.
+
+  Ids of calls are their numbers, since programs make them up.
+
+  Args:
+    solution: A trajectory, or a solution without messages.
+
+  Returns:
+    The tools as JSON, and each message; nothing without messages.
+  """
+  if solution.messages is None:
+    return []
+  texts = [_json(list(solution.tools))]
+  numbers: dict[str | None, int] = {}
+  for x in solution.messages:
+    if x.role == "assistant":
+      numbers = {call.id: i for i, call in enumerate(x.calls)}
+    calls = [(call.name, call.arguments) for call in x.calls]
+    answered = numbers.get(x.answers)
+    texts.append(_json((x.role, x.text, x.thinking, calls, answered)))
+  return texts
+
+
+def _json(value: Any) -> str:
+  return json.dumps(value, default=dict)
+
+
 def counts(solution: schema.Solution) -> Counter[str]:
   """Returns how many trajectories, messages of each role and calls there are.
 
