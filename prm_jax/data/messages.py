@@ -91,7 +91,8 @@ def problem_of(messages: Iterable[schema.Message]) -> str:
   Returns:
     The texts, with blank lines between; without a user, the system's.
   """
-  told, said = [], []
+  told: list[str] = []
+  said: list[str] = []
   for message in messages:
     if message.role == "assistant" and said:
       break

@@ -187,8 +187,8 @@ class Examine(_Reader):
     against: A test set; problems of FILE that it also holds are an error;
       repeat the option for each test set.
     max_tokens: The longest solution that training takes, in tokens of
-      --checkpoint, or in bytes without it (default: the checkpoint's; without
-      it lengths aren't checked).
+      --checkpoint, which conversations need, or in bytes without it (default:
+      the checkpoint's; without it lengths aren't checked).
     truncation: What training does with a longer solution: drop (leave it out)
       or truncate (cut off its last steps); needs --checkpoint or --max_tokens
       (default: the checkpoint's, or drop without one).

@@ -80,7 +80,9 @@ HEARD = dict(
   tools=dict(tools=({"name": "sql"},)),
   thinking=dict(reasoning_content="Hm."),
   call=dict(tool_calls=[dict(function=dict(name="sql", arguments={}))]),
-  arguments=dict(tool_calls=[dict(function=dict(name="f", arguments={"a": 1}))]),
+  arguments=dict(
+    tool_calls=[dict(function=dict(name="f", arguments={"a": 1}))]
+  ),
   after=dict(after="Thanks."),
 )
 

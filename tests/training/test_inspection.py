@@ -81,7 +81,9 @@ def test_a_conversation_has_no_length_without_a_models_template():
   said = [dict(role="user", content="q"), dict(role="assistant", content="x")]
   talk = messages.trajectory(said, id="a", labels=(1.0,))
   assert inspection.Examine()([talk])["solutions"] == 1
-  with pytest.raises(errors.InputError, match="`max_tokens=9`: solution 'a' is"):
+  with pytest.raises(
+    errors.InputError, match="`max_tokens=9`: solution 'a' is"
+  ):
     inspection.Examine(max_tokens=9)([talk])
 
 

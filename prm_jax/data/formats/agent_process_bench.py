@@ -86,12 +86,10 @@ def read(
     if question.strip():
       record["problem"] = question
     own = [x for x in _NAMES if row.get(x) not in fields.EMPTY]
-    solution = jsonl.trajectory_from_record(
-      record,
-      where,
-      **({_UNDECIDED: 0} if final == 0 else {}),
-      **fields.beyond(row, "messages", *own),
-    )
+    extra = fields.beyond(row, "messages", *own)
+    if final == 0:
+      extra[_UNDECIDED] = 0
+    solution = jsonl.trajectory_from_record(record, where, **extra)
     fields.unique_id(seen, solution.id, where)
     yield solution
 

@@ -5,7 +5,8 @@ A .json file holds one document or a list of them, a .jsonl file one per line:
 
   agent   a turn: message, reasoning_content (its thinking) and tool_calls. Each
     result of its observation is a tool's message; one that answers no call (a
-    terminal's output after a command in the text) is a user's message.
+    terminal's output after a command in the text) is a user's message, after
+    those. A result without an id answers the first call that none names.
   user, system   a message; the results of its observation are messages of the
     same role.
 
@@ -18,7 +19,8 @@ and the text of a subagent's trajectory isn't read. Images are refused, and so
 are two agent's steps without an observation between them.
 
 Labels have no place in ATIF; they are in the step's extra, {"prm_jax":
-{"label" or "rating": ...}}, and outcome and answer in the document's.
+{"label" or "rating": ...}}, and outcome and answer in the document's. Other
+names there are refused.
 """
 
 from __future__ import annotations
@@ -343,7 +345,7 @@ def _rest(
   ):
     raise fields.cannot_hold(
       solution,
-      f'a message has a field "{_REST}" that isn\'t of ATIF\'s form; rename it',
+      f"a message has a field \"{_REST}\" that isn't of ATIF's form; rename it",
     )
   return rest
 

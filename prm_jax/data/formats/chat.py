@@ -4,7 +4,7 @@ One object per line, {"messages", "tools"?}, where messages are those that
 data.messages reads. It may also have id, labels or ratings (one for each turn
 of the assistant, null where unknown), answer, outcome and source, as our own
 format has them. Every other field, of the record, of a message or of a call, is
-kept and written back.
+kept and written back; none changes what is read (OpenAI's weight doesn't).
 
 `messages` and `tools` may be JSON texts, as some data sets have them; they are
 written as lists.

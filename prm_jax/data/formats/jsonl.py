@@ -140,7 +140,6 @@ def solution_from_record(
     messages=messages,
     tools=tools,
   )
-  _check_one_kind(values["labels"], values["ratings"], where)
   try:
     solution = schema.Solution(**values)
   except errors.InputError as e:
@@ -178,9 +177,13 @@ def trajectory_from_record(
     if places is None:
       raise
     told = re.sub(
-      r": messages\[(\d+)\]", lambda x: f": {places[int(x[1])]}", str(e), count=1
+      r": messages\[(\d+)\]",
+      lambda x: f": {places[int(x[1])]}",
+      str(e),
+      count=1,
     )
     raise errors.InputError(told) from None
+  _check_one_kind(solution, where)
   extra = dict(group=fields.group(solution.problem), **extra)
   return dataclasses.replace(solution, extra=extra)
 
@@ -217,13 +220,10 @@ def _check_path_ratings(
     )
 
 
-def _check_one_kind(
-  labels: Sequence[float | None] | None,
-  ratings: Sequence[int | None] | None,
-  where: str,
-) -> None:
+def _check_one_kind(solution: schema.Solution, where: str) -> None:
   """Refuses labels that ratings, which come before them, lack or contradict."""
-  for i, (label, rating) in enumerate(zip(labels or (), ratings or ())):
+  pairs = zip(solution.labels or (), solution.ratings or ())
+  for i, (label, rating) in enumerate(pairs):
     if label is None or rating == 0:
       continue
     if rating is None or (label >= schema.THRESHOLD) != (rating > 0):

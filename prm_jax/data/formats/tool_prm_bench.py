@@ -107,7 +107,9 @@ def _joined(
   """Returns a turn of two that follow each other; `at` is the second's place."""
   texts = [fields.field(x, at, "content", str) for x in (first, second)]
   if not all(x.strip() for x in texts):
-    raise errors.InputError(f"{at}: it or the turn before it is empty; take it out")
+    raise errors.InputError(
+      f"{at}: it or the turn before it is empty; take it out"
+    )
   both = first.keys() & second.keys() - {"content"}
   if clash := sorted(x for x in both if first[x] != second[x]):
     raise errors.InputError(
