@@ -179,8 +179,13 @@ class Solution:
     self._check_each("ratings", _is_rating, "-1, 0 or 1")
     if self.spans is not None:
       self._check_spans(self.spans)
-    if self.messages is not None or self.tools:
-      self._check_messages(self.messages or ())
+    if self.messages is not None:
+      self._check_messages(self.messages)
+    elif self.tools:
+      raise self._error(
+        "tools without messages; only a conversation has tools, so give its"
+        " messages, or take them out"
+      )
     _check_extra(self)
 
   def _check_each(self, name: str, valid: Callable[[Any], bool], form: str):
@@ -188,6 +193,10 @@ class Solution:
     values = getattr(self, name)
     if values is None:
       return
+    if isinstance(values, str) or not hasattr(values, "__len__"):
+      raise self._error(
+        f"{name} is {reprlib.repr(values)}; give a list, one per step"
+      )
     if len(values) != len(self.steps):
       raise self._error(
         f"{len(values)} {name} for {len(self.steps)} steps; give one per step,"

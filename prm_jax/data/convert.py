@@ -7,7 +7,7 @@ the writers of stepwise, which needs all labels first, and of processbench.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import dataclasses
 import itertools
@@ -15,6 +15,7 @@ import pathlib
 import shutil
 import tempfile
 from types import ModuleType
+from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
@@ -24,6 +25,7 @@ from prm_jax.data import formats
 from prm_jax.data import segmenters
 from prm_jax.data import sources
 from prm_jax.data import turn_cuts
+from prm_jax.data.formats import fields
 from prm_jax.data.formats import prmbench
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
@@ -159,8 +161,12 @@ def convert(
   left_out: Counter[str] = Counter()
   with _readable(output) as path:
     rows = form.write(path, counted(left_out))
-    read = sources.stream(to, path, Counter())
-    changed = _changed(ready(Counter()), read)
+    try:
+      read = sources.stream(to, path, Counter())
+      changed = _changed(ready(Counter()), read)
+    except errors.InputError:
+      path.unlink()
+      raise
   return Converted(counts["solutions"], rows, left_out, changed)
 
 
@@ -421,11 +427,31 @@ def _changed(
     changed.update(
       name for name, value in a.extra.items() if b.extra.get(name) != value
     )
-    changed[_RECORDS] += any(
-      x.record.keys() - y.record.keys()
+    changed[_RECORDS] += not all(
+      _is_in(x.record, y.record)
       for x, y in zip(a.messages or (), b.messages or ())
     )
   return +changed
+
+
+def _is_in(given: Any, read: Any) -> bool:
+  """Returns whether a value of a record read back with all that it holds."""
+  if given in fields.EMPTY:
+    return read in fields.EMPTY
+  if isinstance(given, str) and isinstance(read, Mapping):
+    # A call's arguments, as the text of an object.
+    return fields.from_text(dict(arguments=given), "", "arguments") == read
+  if isinstance(given, Mapping):
+    return isinstance(read, Mapping) and all(
+      _is_in(x, read.get(name)) for name, x in given.items()
+    )
+  if isinstance(given, list):
+    return (
+      isinstance(read, list)
+      and len(given) == len(read)
+      and all(map(_is_in, given, read))
+    )
+  return given == read
 
 
 def texts(

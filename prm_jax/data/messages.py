@@ -6,14 +6,15 @@
   {"role": "tool", "tool_call_id": "...", "content": "..."}
 
 Arguments are an object (Hugging Face) or the JSON text of one (OpenAI). A content
-is a text or a list of parts with `text`. Further fields stay in the record, and
-come back when it is written.
+is a text or a list of texts and of parts that hold nothing but a text. Further
+fields stay in the record, and come back when it is written.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
 import json
 import reprlib
 from typing import Any
@@ -30,8 +31,21 @@ _ROLES: Mapping[str, schema.Role] = dict(
   assistant="assistant",
   tool="tool",
 )
-# Where records hold what an assistant thought, the first that is there.
+# Roles of other forms, and what they are here.
+_OTHER_ROLES = dict(human="user", gpt="assistant", function="tool")
+# Where records hold what an assistant thought, the first that isn't empty.
 THINKING = ("reasoning_content", "reasoning", "thinking")
+# What a turn without a text and a call may say elsewhere.
+_ELSEWHERE = (*THINKING, "refusal", "audio")
+# The types of a part that is a text, and its fields that no model reads.
+_TEXT_TYPES = (None, "text", "input_text", "output_text")
+_TEXT_FIELDS = frozenset(
+  ("type", "text", "annotations", "citations", "cache_control", "logprobs")
+)
+
+
+class ArgumentsError(errors.InputError):
+  """Arguments of a call are a text that isn't the JSON of an object."""
 
 
 def trajectory(
@@ -51,7 +65,7 @@ def trajectory(
     **fields: Further fields of the solution, such as labels, one per turn.
 
   Returns:
-    The solution. Its problem is what users say before the first turn.
+    The solution. Its problem is that of `problem_of`.
 
   Raises:
     InputError: The conversation makes no sense; see `read`.
@@ -69,21 +83,52 @@ def trajectory(
 
 
 def problem_of(messages: Iterable[schema.Message]) -> str:
-  """Returns what users say before the first turn.
+  """Returns what users say first: before the first turn, or after a greeting.
 
   Args:
     messages: The conversation.
 
   Returns:
-    The texts, with blank lines between.
+    The texts, with blank lines between; without a user, the system's.
   """
-  said = []
+  told: list[str] = []
+  said: list[str] = []
   for message in messages:
-    if message.role == "assistant":
+    if message.role == "assistant" and said:
       break
+    if message.role == "system":
+      told.append(message.text)
     if message.role == "user":
       said.append(message.text)
-  return "\n\n".join(said)
+  return "\n\n".join(said or told)
+
+
+def heard(solution: schema.Solution) -> list[str]:
+  """Returns what a model may read of a trajectory, but for its problem.
+
+  Ids of calls are their numbers, since programs make them up.
+
+  Args:
+    solution: A trajectory, or a solution without messages.
+
+  Returns:
+    The tools as JSON, and each message; nothing without messages.
+  """
+  if solution.messages is None:
+    return []
+  texts = [_json(list(solution.tools))]
+  numbers: dict[str | None, int] = {}
+  for x in solution.messages:
+    if x.role == "assistant":
+      numbers = {call.id: i for i, call in enumerate(x.calls)}
+    calls = [(call.name, call.arguments) for call in x.calls]
+    answered = numbers.get(x.answers)
+    texts.append(_json((x.role, x.text, x.thinking, calls, answered)))
+  return texts
+
+
+def _json(value: Any) -> str:
+  return json.dumps(value, default=dict)
 
 
 def counts(solution: schema.Solution) -> Counter[str]:
@@ -142,7 +187,7 @@ def read(messages: Any, where: str) -> tuple[schema.Message, ...]:
       " with a role and a content"
     )
   read_ = tuple(
-    x
+    _checked(x, f"{where}: messages[{i}]")
     if isinstance(x, schema.Message)
     else _message(x, f"{where}: messages[{i}]")
     for i, x in enumerate(messages)
@@ -195,8 +240,11 @@ def record_of(message: schema.Message) -> dict[str, Any]:
     The record that it was read from; without one, a record in Hugging Face's
     form.
   """
-  if message.record:
-    return dict(message.record)
+  return dict(message.record) if message.record else _written(message)
+
+
+def _written(message: schema.Message) -> dict[str, Any]:
+  """Returns the record of a message's fields, in Hugging Face's form."""
   record: dict[str, Any] = dict(role=message.role, content=message.text)
   if message.thinking is not None:
     record[THINKING[0]] = message.thinking
@@ -214,31 +262,58 @@ def record_of(message: schema.Message) -> dict[str, Any]:
   return record
 
 
+def _checked(message: schema.Message, where: str) -> schema.Message:
+  """Returns a message as its fields say, with its record; refuses bad fields."""
+  if not isinstance(message.text, str):
+    raise errors.InputError(
+      f"{where}: text is {reprlib.repr(message.text)}; expected a text"
+    )
+  calls = message.calls
+  if not isinstance(calls, list | tuple) or not all(
+    isinstance(x, schema.Call) and isinstance(x.arguments, Mapping)
+    for x in calls
+  ):
+    raise errors.InputError(
+      f"{where}: calls is {reprlib.repr(calls)}; expected Calls whose arguments"
+      " are objects"
+    )
+  read_ = _message(_written(message), where)
+  return dataclasses.replace(read_, record=message.record)
+
+
 def _message(record: Any, where: str) -> schema.Message:
   if not isinstance(record, Mapping):
     raise errors.InputError(
       f"{where} is {reprlib.repr(record)}; give an object with a role and a"
       " content"
     )
-  role = _ROLES.get(str(record.get("role")))
+  given = str(record.get("role"))
+  role = _ROLES.get(given)
   if role is None:
+    other = _OTHER_ROLES.get(given)
     raise errors.InputError(
       f"{where}: role is {reprlib.repr(record.get('role'))}; expected one of"
-      f" {', '.join(_ROLES)}"
+      f" {', '.join(_ROLES)}" + f"; write {other}" * (other is not None)
     )
-  thinking = next(
-    (record[name] for name in THINKING if record.get(name) is not None), None
-  )
-  if thinking is not None and not isinstance(thinking, str):
+  if record.get("function_call") is not None:
     raise errors.InputError(
-      f"{where}: thinking is {reprlib.repr(thinking)}; expected a text"
+      f"{where}: function_call is {reprlib.repr(record['function_call'])};"
+      " write it as tool_calls, and its result with role tool"
     )
+  thoughts = [record[x] for x in THINKING if record.get(x) is not None]
+  for thought in thoughts:
+    if not isinstance(thought, str):
+      raise errors.InputError(
+        f"{where}: thinking is {reprlib.repr(thought)}; expected a text"
+      )
+  thinking = next(filter(None, thoughts), thoughts[0] if thoughts else None)
   answers = record.get("tool_call_id")
   if answers is not None and not isinstance(answers, str):
     raise errors.InputError(
       f"{where}: tool_call_id is {reprlib.repr(answers)}; expected a text"
     )
-  calls = record.get("tool_calls") or ()
+  calls = record.get("tool_calls")
+  calls = () if calls is None else calls
   if not isinstance(calls, list | tuple) or (calls and role != "assistant"):
     raise errors.InputError(
       f"{where}: tool_calls is {reprlib.repr(calls)}; expected a list, in an"
@@ -260,15 +335,28 @@ def _text(content: Any, where: str) -> str:
   """Returns the text of a content: a text, nothing, or a list of parts."""
   if content is None or isinstance(content, str):
     return content or ""
-  parts = content if isinstance(content, list | tuple) else [content]
-  for i, part in enumerate(parts):
-    text = part.get("text") if isinstance(part, Mapping) else part
-    if not isinstance(text, str):
+  if not isinstance(content, list | tuple):
+    raise errors.InputError(
+      f"{where}: content is {reprlib.repr(content)}; expected a text or a list"
+      " of parts"
+    )
+  for i, part in enumerate(content):
+    if not isinstance(part, str) and not _is_text(part):
       raise errors.InputError(
         f"{where}: content[{i}] is {reprlib.repr(part)}; expected a text or a"
-        " part with a text, since no other content is read"
+        ' part {"type": "text", "text": ...}, since no other content is read'
       )
-  return "".join(x if isinstance(x, str) else x["text"] for x in parts)
+  return "".join(x if isinstance(x, str) else x["text"] for x in content)
+
+
+def _is_text(part: Any) -> bool:
+  """Returns whether a part of a content holds a text, and nothing else."""
+  return (
+    isinstance(part, Mapping)
+    and isinstance(part.get("text"), str)
+    and part.get("type") in _TEXT_TYPES
+    and all(x is None for k, x in part.items() if k not in _TEXT_FIELDS)
+  )
 
 
 def _call(record: Any, where: str) -> schema.Call:
@@ -315,7 +403,8 @@ def _arguments(given: Any, where: str) -> Mapping[str, Any]:
   if isinstance(arguments, Mapping):
     arguments, reason = _as_json(arguments)
   if not isinstance(arguments, Mapping):
-    raise errors.InputError(
+    error = ArgumentsError if isinstance(given, str) else errors.InputError
+    raise error(
       f"{where}: arguments is {reprlib.repr(given)}, which isn't the JSON of an"
       f" object{reason}; give one, {{}} for a call without arguments"
     )
@@ -336,7 +425,7 @@ def _check_order(messages: Sequence[schema.Message], where: str) -> None:
       del open_calls[_answered(message, open_calls, at)]
     elif open_calls:
       raise errors.InputError(
-        f"{at} is {_a(message.role)} message, but the call of"
+        f"{at} is of role {message.role}, but the call of"
         f" {next(iter(open_calls.values())).name!r} before it has no result;"
         " give a tool's message for each call first"
       )
@@ -347,8 +436,11 @@ def _check_order(messages: Sequence[schema.Message], where: str) -> None:
           " is between them"
         )
       if not message.text.strip() and not message.calls:
+        record = record_of(message)
+        there = ", ".join(x for x in _ELSEWHERE if record.get(x))
+        fix = f"it has {there}, so give a content, or " if there else ""
         raise errors.InputError(
-          f"{at}: an empty turn, without a text and a tool call; take it out"
+          f"{at}: an empty turn, without a text and a tool call; {fix}take it out"
         )
       open_calls = {
         k if x.id is None else x.id: x for k, x in enumerate(message.calls)
@@ -379,7 +471,3 @@ def _answered(
     f"{at}: tool_call_id is {reprlib.repr(message.answers)}, but the calls"
     f" without a result are {ids}; give the id of one"
   )
-
-
-def _a(noun: str) -> str:
-  return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"

@@ -30,6 +30,7 @@ from prm_jax import schema
 from prm_jax.data import array_record
 from prm_jax.data import formats
 from prm_jax.data import kept_arrays
+from prm_jax.data import messages
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import agent_process_bench
 from prm_jax.data.formats import dataset_folders
@@ -434,14 +435,14 @@ def _digests(part: Sequence[schema.Solution]) -> dict[str, np.ndarray]:
     problems, records = bytearray(), bytearray()
     for solution in progress.through("compare", part, len(part)):
       problems.extend(_problem_digest(solution.problem))
-      records.extend(_record_digest(solution))
+      records.extend(record_digest(solution))
     return dict(
       problems=np.frombuffer(bytes(problems), "S16"),
       records=np.frombuffer(bytes(records), "S16"),
     )
 
   if isinstance(part, array_record.Stored):
-    key = kept_arrays.description(dict(version=1, data=part.fingerprint))
+    key = kept_arrays.description(dict(version=2, data=part.fingerprint))
     return kept_arrays.kept(part.kept_in, "digests", key, compute)
   return compute()
 
@@ -452,13 +453,17 @@ def _problem_digest(problem: str) -> bytes:
   return hashlib.sha256(problem_key(problem).encode()).digest()[:16]
 
 
-def _record_digest(s: schema.Solution) -> bytes:
-  """Returns a digest that is the same for equal rows."""
+def record_digest(s: schema.Solution) -> bytes:
+  """Returns a digest that is the same for equal rows.
+
+  Args:
+    s: The row. Of a trajectory everything counts that a model may read.
+  """
   # 1.0 and 1 are one label in a tuple, but not in a text.
   labels = s.labels and [None if x is None else float(x) for x in s.labels]
   row: list[Any] = [s.problem, s.steps, labels, s.ratings, s.outcome]
   if s.messages is not None:
-    row.append([(x.role, x.text, x.thinking) for x in s.messages])
+    row.append(messages.heard(s))
   text = json.dumps(row)
   return hashlib.sha256(text.encode()).digest()[:16]
 

@@ -203,7 +203,7 @@ def _check_labels(solution, targets, tally: _Tally) -> None:
   digest = hashlib.blake2b(digest_size=12)
   _feed(digest, solution.problem)
   tally.texts.add(digest.digest())
-  contexts = _contexts(solution)
+  contexts, after = _contexts(solution)
   for step, target, context in zip(solution.steps, targets, contexts):
     for text in (*context, step):
       _feed(digest, text)
@@ -211,33 +211,42 @@ def _check_labels(solution, targets, tally: _Tally) -> None:
       is_right = target >= 0.5
       if _is_conflict(tally.sides, digest.digest(), is_right):
         tally.note("conflicts", solution.id)
+  for text in after:
+    _feed(digest, text)
   if solution.outcome is not None and _is_conflict(
     tally.outcomes, digest.digest(), solution.outcome
   ):
     tally.note("outcome_conflicts", solution.id)
-  _feed(digest, str((solution.labels, solution.ratings, solution.outcome)))
-  row = digest.digest()
+  row = sources.record_digest(solution)
   if row in tally.rows:
     tally.note("equal_solutions", solution.id)
   tally.rows.add(row)
 
 
-def _contexts(solution: schema.Solution) -> Iterable[tuple[str, ...]]:
-  """Returns what stands between each step and the step before it."""
+def _contexts(
+  solution: schema.Solution,
+) -> tuple[list[list[str]], list[str]]:
+  """Returns what is read between each step and the one before, and after all."""
   if solution.messages is None:
-    return [()] * len(solution.steps)
-  before: list[tuple[str, ...]] = [()]
-  for message in solution.messages:
-    if message.role == "assistant":
-      before.append(())
-    else:
-      before[-1] += (message.role, message.text)
+    return [[]] * len(solution.steps), []
+  tools, *heard = messages.heard(solution)
+  before = [[tools]]
+  for message, text in zip(solution.messages, heard):
+    if message.role != "assistant":
+      before[-1].append(text)
+    elif solution.spans is None:
+      before[-1].append(text)
+      before.append([])
+    else:  # Of a turn that is cut, its steps don't follow all of it.
+      before[-1].append(str(message.thinking))
+      before.append([text])
   turns = schema.turns_of(solution)
   starts = (a != b for a, b in zip(turns, (-1, *turns)))
-  return [
-    before[turn] if starts_turn else ()
+  contexts = [
+    before[turn] if starts_turn else []
     for turn, starts_turn in zip(turns, starts)
   ]
+  return contexts, before[-1]
 
 
 def _is_conflict(seen: dict[bytes, int], key: bytes, is_right: bool) -> bool:

@@ -65,11 +65,8 @@ class EvaluateTurns(evaluate.Evaluate):
     from prm_jax.evaluation import turns
 
     evaluate.check_each(solutions, "solutions", _check, {})
+    _check_rated(solutions, "solutions", "")
     ratings = [turns.ratings_of(s) for s in solutions]
-    if solutions and not any(x is not None for row in ratings for x in row):
-      raise errors.InputError(
-        "solutions: no turn has a rating or label to compare with"
-      )
     units = turns.units_of(solutions)
 
     def of_turns(step_scores, rows=range(len(solutions))):
@@ -123,6 +120,11 @@ class EvaluateTurns(evaluate.Evaluate):
     solutions = evaluate.read_files(
       job.format, job.input, job.limit, self.seed, _check
     )
+    _check_rated(
+      solutions,
+      ", ".join(map(str, job.input)),
+      f"; is `format={job.format}` its format?",
+    )
     evaluation = self(solutions)
     job.write(evaluation, tables.turns_table(evaluation.results))
 
@@ -132,4 +134,17 @@ def _check(solution: schema.Solution, where: str) -> None:
   if solution.messages is not None and solution.spans is not None:
     raise errors.InputError(
       f"{where}: its turns are cut into steps; give the trajectory of whole turns"
+    )
+
+
+def _check_rated(
+  solutions: Sequence[schema.Solution], where: str, hint: str
+) -> None:
+  """Refuses solutions of which no turn has a rating or label."""
+  from prm_jax.evaluation import turns
+
+  rated = [x for s in solutions for x in turns.ratings_of(s)]
+  if solutions and not any(x is not None for x in rated):
+    raise errors.InputError(
+      f"{where}: no turn has a rating or label to compare with{hint}"
     )

@@ -131,17 +131,17 @@ def prmbench_table(results: dict[str, Any]) -> str:
 def turns_table(results: dict[str, Any]) -> str:
   """Returns a row for the model, each baseline and source, and the pairs."""
   lines = [
-    f"{'in %':<26}{'StepAcc':>20}{'0 as right':>12}{'balanced':>10}"
-    f"{'FirstErrAcc':>20}{'AUROC':>20}"
+    f"{'in %':<26}{'StepAcc':>21}{'0 as right':>12}{'balanced':>10}"
+    f"{'FirstErrAcc':>21}{'AUROC':>21}"
   ]
 
   def row(name, x):
     whole = {k: _percent(x[k], x["interval"][k]) for k in x["interval"]}
     lines.append(
-      f"{name:<26}{whole['step_acc']:>20}"
+      f"{name:<26}{whole['step_acc']:>21}"
       f"{_percent(x['step_acc_neutral_good']):>12}"
-      f"{_percent(x['balanced_acc']):>10}{whole['first_err_acc']:>20}"
-      f"{whole['auroc']:>20}"
+      f"{_percent(x['balanced_acc']):>10}{whole['first_err_acc']:>21}"
+      f"{whole['auroc']:>21}"
     )
 
   row(f"model, threshold {results['threshold']:g}", results)
@@ -169,15 +169,15 @@ def turns_table(results: dict[str, Any]) -> str:
 def _pair_lines(results: dict[str, Any]) -> list[str]:
   """Returns a row for each subset of pairs, and their mean."""
   pairs = results["pairs"]
-  lines = [f"{'the chosen action, in %':<26}{'accuracy':>20}{'pairs':>8}"]
+  lines = [f"{'the chosen action, in %':<26}{'accuracy':>21}{'pairs':>8}"]
   for name, x in pairs["subsets"].items():
     accuracy = _percent(x["accuracy"], x["interval"])
-    lines.append(f"  {name:<24}{accuracy:>20}{x['num']:>8,}")
+    lines.append(f"  {name:<24}{accuracy:>21}{x['num']:>8,}")
   mean = _percent(pairs["mean"], pairs["mean_interval"])
-  lines.append(f"{'mean of the subsets':<26}{mean:>20}")
+  lines.append(f"{'mean of the subsets':<26}{mean:>21}")
   for name, x in results["baselines"].items():
     mean = _percent(x["pairs"]["mean"], x["pairs"]["mean_interval"])
-    lines.append(f"  of {name:<21}{mean:>20}")
+    lines.append(f"  of {name:<21}{mean:>21}")
   if pairs["num_incomplete"]:
     lines.append(f"left out: {pairs['num_incomplete']:,} of incomplete pairs")
   return lines

@@ -6,7 +6,7 @@ They are here, not in data/: a checkpoint folder may say how they are read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
 import logging
 import pathlib
@@ -187,8 +187,8 @@ class Examine(_Reader):
     against: A test set; problems of FILE that it also holds are an error;
       repeat the option for each test set.
     max_tokens: The longest solution that training takes, in tokens of
-      --checkpoint, or in bytes without it (default: the checkpoint's; without
-      it lengths aren't checked).
+      --checkpoint, which conversations need, or in bytes without it (default:
+      the checkpoint's; without it lengths aren't checked).
     truncation: What training does with a longer solution: drop (leave it out)
       or truncate (cut off its last steps); needs --checkpoint or --max_tokens
       (default: the checkpoint's, or drop without one).
@@ -242,6 +242,8 @@ class Examine(_Reader):
 
     tokenizer, config = self._reading() or (None, None)
     if self.max_tokens is not None:
+      if self.checkpoint is None:
+        solutions = self._plain(solutions)
       tokenizer = tokenizer or tokenizer_lib.Bytes()
       config = dataclasses.replace(
         config or encoding.EncodingConfig(), max_tokens=self.max_tokens
@@ -256,6 +258,19 @@ class Examine(_Reader):
       against=inputs.index(self.against),
       allow=self.allow,
     )
+
+  def _plain(
+    self, solutions: Iterable[schema.Solution]
+  ) -> Iterator[schema.Solution]:
+    """Yields solutions; refuses a conversation, which has no length in bytes."""
+    for solution in solutions:
+      if solution.messages is not None:
+        raise errors.InputError(
+          f"`max_tokens={self.max_tokens}`: solution {solution.id!r} is a"
+          " conversation, which has a length only as a model's chat template"
+          " writes it; give `checkpoint` with it"
+        )
+      yield solution
 
   def run(self, job: ExamineJob) -> None:
     """Prints the findings in a file, and writes them.

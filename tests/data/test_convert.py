@@ -108,7 +108,10 @@ def test_forms_of_one_solution_for_each_label_say_so(tmp_path):
 def test_a_row_that_breaks_while_it_is_read_back_is_no_mismatch(
   tmp_path, monkeypatch
 ):
-  """InputError is a ValueError, as is zip's for unequal lengths."""
+  """InputError is a ValueError, as is zip's for unequal lengths.
+
+  The output isn't left there.
+  """
   source = _write(tmp_path / "in.jsonl", _solution())
   real = sources.stream
 
@@ -120,6 +123,7 @@ def test_a_row_that_breaks_while_it_is_read_back_is_no_mismatch(
   monkeypatch.setattr(sources, "stream", stream)
   with pytest.raises(errors.InputError, match="broken"):
     convert.convert(source, "stepwise", tmp_path / "out.jsonl")
+  assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_skipping_keeps_what_only_its_neighbours_complete(tmp_path):
@@ -469,6 +473,27 @@ def test_a_document_of_atif_comes_back_from_a_chat_record(tmp_path):
   )
   assert again.changed == {}
   assert files.read_json(tmp_path / "again.json") == document
+
+
+@pytest.mark.parametrize(
+  ("record", "is_kept"),
+  [
+    (dict(content="a"), True),
+    (dict(content=None, logprobs=None), True),
+    (dict(role="developer"), False),
+    (dict(content=[dict(type="text", text="a", cache_control=dict(x=1))]), False),
+    (dict(tool_calls=[dict(id="c", function=dict(name="f", arguments='{"a": [1]}'))]), True),
+    (dict(tool_calls=[dict(id="c", function=dict(name="f", arguments={}), index=0)]), False),
+    (dict(tool_calls=[dict(id="c", function=dict(name="f", arguments={}, x=[1]))]), False),
+  ],
+)  # fmt: skip
+def test_what_is_lost_within_a_message_is_counted(record, is_kept, tmp_path):
+  role = "assistant" if "tool_calls" in record else "user"
+  given = messages.trajectory([dict(role=role, content="") | record])
+  source = _write(tmp_path / "in.jsonl", given)
+  done = convert.convert(source, "atif", tmp_path / "out.json")
+  assert ("fields_of_messages" not in done.changed) is is_kept
+  assert convert.convert(source, "jsonl", tmp_path / "out").changed == {}
 
 
 def test_messages_and_tools_that_change_are_counted(tmp_path, monkeypatch):

@@ -109,7 +109,10 @@ def test_steps_that_are_not_the_turns_are_refused():
 
 BAD = {
   "an unanswered call": ([USER, CALL, ANSWER], "'sql' before it has no result"),
-  "a call that a user follows": ([USER, CALL, USER], "has no result"),
+  "a call that a user follows": (
+    [USER, CALL, USER],
+    "is of role user, but the call of 'sql' before it has no result",
+  ),
   "two turns in a row": ([USER, ANSWER, ANSWER], "two assistant messages"),
   "an empty turn": ([USER, ANSWER | dict(content=" ")], "an empty turn"),
   "no content": ([USER, dict(role="assistant")], "an empty turn"),
@@ -155,9 +158,49 @@ BAD = {
     "two tool calls have one id",
   ),
   "another role": ([dict(role="human", content="x")], "role is 'human'"),
-  "a picture": (
-    [USER | dict(content=[dict(type="image_url", image_url="x")])],
-    r"content\[0\] is .*; expected a text",
+  "a role of another form": (
+    [dict(role="gpt", content="x")],
+    "role is 'gpt'.*; write assistant$",
+  ),
+  "a legacy call": (
+    [USER, ANSWER | dict(function_call=dict(name="f", arguments="{}"))],
+    "function_call is .*; write it as tool_calls",
+  ),
+  "a refusal": (
+    [USER, dict(role="assistant", content=None, refusal="No.")],
+    "it has refusal, so give a content, or take it out",
+  ),
+  "a thought alone": (
+    [USER, dict(role="assistant", content="", reasoning="Hm.")],
+    "an empty turn.* it has reasoning, so give a content",
+  ),
+  "a thought that is no text": (
+    [USER, ANSWER | dict(reasoning_content="", reasoning=["Hm."])],
+    "thinking is .*; expected a text",
+  ),
+  **{
+    f"{calls!r} as tool calls": (
+      [USER, ANSWER | dict(tool_calls=calls)],
+      "tool_calls is .*; expected a list",
+    )
+    for calls in (0, "", {})
+  },
+  **{
+    f"a part {part}": (
+      [USER | dict(content=[dict(text="So."), part])],
+      r"content\[1\] is .*; expected a text",
+    )
+    for part in (
+      dict(type="image_url", image_url="x"),
+      dict(type="image_url", text="", image_url="x"),
+      dict(type="reasoning", text="Hm."),
+      dict(type="refusal", refusal="No."),
+      dict(title="A", text="one"),
+    )
+  },
+  "an object as content": (
+    [USER | dict(content=dict(text="a", rows=[1]))],
+    "content is .*; expected a text or a list",
   ),
   "a text": ("hello", "give a list of objects"),
   "texts": (["hello"], r"messages\[0\] is 'hello'"),
@@ -175,6 +218,70 @@ def test_a_conversation_that_makes_no_sense_is_refused_in_one_line(name):
     messages.read(given, "solution 't1'")
   assert str(caught.value).startswith("solution 't1': ")
   assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_parts_are_read_whose_further_fields_are_no_text():
+  parts = ["a", dict(type="input_text", text="b", cache_control={})]
+  parts += [dict(type="output_text", text="c", annotations=[1], image=None)]
+  (message,) = messages.read([USER | dict(content=parts)], "x")
+  assert message.text == "abc"
+
+
+def test_what_was_thought_is_in_the_first_field_that_is_not_empty():
+  for given, thought in ((("", "why"), "why"), (("a", "b"), "a"), (("",), "")):
+    names = dict(zip(messages.THINKING, given))
+    _, turn = messages.read([USER, ANSWER | names], "x")
+    assert turn.thinking == thought
+
+
+def _unchecked(made, **changes):
+  """Returns a value with fields that the tests' type checker would refuse."""
+  for name, value in changes.items():
+    object.__setattr__(made, name, value)
+  return made
+
+
+def _made(**changes):
+  return _unchecked(schema.Message("assistant", "x"), **changes)
+
+
+BAD_MESSAGES = {
+  "role is": _made(role="bogus"),
+  "text is None": _made(text=None),
+  "calls is None": _made(calls=None),
+  "calls is .*name": _made(calls=(dict(name="f"),)),
+  "whose arguments are": _made(
+    calls=(_unchecked(schema.Call("f", {}), arguments="{}"),)
+  ),
+  "in an assistant's": _made(role="user", calls=(schema.Call("f", {}),)),
+  "arguments is .*nan": _made(calls=(schema.Call("f", dict(a=float("nan"))),)),
+}
+
+
+@pytest.mark.parametrize("reason", BAD_MESSAGES)
+def test_a_message_that_a_program_made_is_checked_as_a_record_is(reason):
+  with pytest.raises(errors.InputError, match=rf"'0': messages\[0\].*{reason}"):
+    messages.trajectory([BAD_MESSAGES[reason]])
+
+
+@pytest.mark.parametrize("name", ["labels", "ratings"])
+def test_labels_of_turns_are_a_list(name):
+  for given in (1, iter([1])):
+    with pytest.raises(errors.InputError, match=f"{name} is .*one per step"):
+      messages.trajectory([USER, ANSWER], **{name: given})
+
+
+def test_the_problem_of_a_conversation_that_the_assistant_opens_is_its_users():
+  system = dict(role="system", content="Be brief.")
+  greeting = dict(role="assistant", content="Hi!")
+  opened = messages.trajectory([system, greeting, USER, ANSWER, USER])
+  assert opened.problem == USER["content"]
+  assert messages.trajectory([system, greeting]).problem == "Be brief."
+  # A beginning is of the same problem, also where it is read again.
+  begun = schema.first_turns(opened, 1)
+  record = jsonl.record_from_solution(begun)
+  assert jsonl.solution_from_record(record, "x:1") == begun
+  assert begun.problem == opened.problem
 
 
 def test_results_answer_calls_in_any_order_and_each_call_once():

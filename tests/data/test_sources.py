@@ -9,10 +9,12 @@ import pytest
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import array_record
+from prm_jax.data import encoding
 from prm_jax.data import messages
 from prm_jax.data import sources as sources_lib
 from prm_jax.data import tfds_records
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data import validation
 from prm_jax.data.formats import jsonl
 from prm_jax.runtime import files
 from prm_jax.training import run_config
@@ -72,6 +74,42 @@ def test_equal_turns_after_other_results_are_no_equal_rows(tmp_path):
   source = _write(tmp_path / "a.jsonl", rows)
   found = sources_lib.load(sources_lib.CorpusConfig((source,)))
   assert [x.messages[2].text for x in found.train] == ["1", "2"]
+
+
+HEARD = dict(
+  tools=dict(tools=({"name": "sql"},)),
+  thinking=dict(reasoning_content="Hm."),
+  call=dict(tool_calls=[dict(function=dict(name="sql", arguments={}))]),
+  arguments=dict(
+    tool_calls=[dict(function=dict(name="f", arguments={"a": 1}))]
+  ),
+  after=dict(after="Thanks."),
+)
+
+
+@pytest.mark.parametrize("name", HEARD)
+def test_training_and_the_doctor_take_the_same_trajectories_for_equal(
+  name, tmp_path
+):
+  """Another tool, thought, call or later message makes another trajectory."""
+
+  def made(id_, call_id, tools=(), after=None, **fields):
+    calls = [dict(id=call_id, function=dict(name="f", arguments={}))]
+    turn = dict(role="assistant", content="", tool_calls=calls) | fields
+    if name == "call" and not fields:
+      turn = dict(role="assistant", content="sql({})")
+    said = [dict(role="user", content="How many?"), turn]
+    said += [dict(role="tool", content="1")] * ("tool_calls" in turn)
+    said += [dict(role="user", content=after)] * (after is not None)
+    return messages.trajectory(said, id=id_, tools=tools, labels=(1.0,))
+
+  rows = [made("a", "x"), made("b", "y"), made("c", "x", **HEARD[name])]
+  found = validation.examine(rows, encoding.LabelPolicy())
+  equal = {x["check"]: x["count"] for x in found["checks"]}["equal_solutions"]
+  source = f"jsonl:{tmp_path / 'a.jsonl'}"
+  jsonl.write_solutions(tmp_path / "a.jsonl", rows)
+  kept = sources_lib.load(sources_lib.CorpusConfig((source,))).train
+  assert [x.id for x in kept] == ["b", "c"] and equal == 1
 
 
 def test_excluded_problems_are_known_by_their_letters_and_digits(

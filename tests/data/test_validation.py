@@ -45,21 +45,23 @@ def _counts(solutions, policy=POLICY, **options):
   return {c["check"]: c["count"] for c in results["checks"] if c["count"]}
 
 
-def _trajectory(result, labels=(1.0, 0.0), answer="One."):
+def _trajectory(result, labels=(1.0, 0.0), answer="One.", thought="", **fields):
   call = dict(function=dict(name="sql", arguments={}))
   said = [
     dict(role="user", content="How many?"),
-    dict(role="assistant", content="", tool_calls=[call]),
+    dict(role="assistant", content="", tool_calls=[call], thinking=thought),
     dict(role="tool", content=result),
     dict(role="assistant", content=answer),
   ]
-  return messages.trajectory(said, labels=labels)
+  return messages.trajectory(said, labels=labels, **fields)
 
 
 def test_a_turn_is_in_conflict_only_after_the_same_context():
   first = _trajectory("1", (1.0, 1.0))
   assert _levels([first, _trajectory("2")]) == {}
   assert _levels([first, _trajectory("1")]) == {"conflicts": "error"}
+  assert _levels([first, _trajectory("1", thought="Hm.")]) == {}
+  assert _levels([first, _trajectory("1", tools=[{"name": "sql"}])]) == {}
   # Before the results differ, it is the same turn.
   earlier = _trajectory("2", (0.0, None))
   assert _levels([first, earlier]) == {"conflicts": "error"}

@@ -215,6 +215,33 @@ def test_files_of_the_published_form_are_evaluated_together(
   )
 
 
+def test_a_file_without_ratings_is_named_with_the_format_it_was_read_as(
+  tmp_path, monkeypatch, capsys
+):
+  monkeypatch.chdir(tmp_path)
+  row = dict(messages=[dict(role="assistant", content="a")], labels=[1])
+  (tmp_path / "chat.jsonl").write_text(json.dumps(row))
+  (tmp_path / "scores.jsonl").write_text("")
+  words = ["eval", "turns", "--input=chat.jsonl", "--scores=scores.jsonl"]
+  assert main.main(words) == 1
+  assert capsys.readouterr().err.strip() == (
+    "prm-jax: chat.jsonl: no turn has a rating or label to compare with; is"
+    " --format=agent_process_bench its format?"
+  )
+
+
+def test_columns_are_apart_where_all_is_right():
+  rated = [x for x in TRAJECTORIES if set(x.ratings) & {-1, 1}]
+
+  def score(rows):
+    return [
+      schema.StepScores(tuple(float(r != -1) for r in x.ratings)) for x in rows
+    ]
+
+  table = tables.turns_table(prm_jax.EvaluateTurns()(rated, score).results)
+  assert table.splitlines()[1].split("0.5")[1].count(" 100.0 [100.0,") == 3
+
+
 def test_the_table_says_what_pairs_are_right():
   score = dict(zip((x.id for x in PAIRS), LAST))
   found = prm_jax.EvaluateTurns()(

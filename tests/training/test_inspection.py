@@ -12,6 +12,7 @@ from prm_jax import schema
 from prm_jax.cli import main
 from prm_jax.data import encoding
 from prm_jax.data import inputs
+from prm_jax.data import messages
 from prm_jax.data.formats import jsonl
 from prm_jax.training import inspection
 
@@ -74,6 +75,16 @@ def test_what_the_doctor_writes_is_what_its_verb_finds(path, tmp_path, caplog):
 def test_what_cant_be_examined_is_refused_in_python(options, message):
   with pytest.raises(errors.InputError, match=re.escape(message)):
     inspection.Examine(**options)
+
+
+def test_a_conversation_has_no_length_without_a_models_template():
+  said = [dict(role="user", content="q"), dict(role="assistant", content="x")]
+  talk = messages.trajectory(said, id="a", labels=(1.0,))
+  assert inspection.Examine()([talk])["solutions"] == 1
+  with pytest.raises(
+    errors.InputError, match="`max_tokens=9`: solution 'a' is"
+  ):
+    inspection.Examine(max_tokens=9)([talk])
 
 
 def test_the_words_that_the_options_take_are_those_of_the_encoding():

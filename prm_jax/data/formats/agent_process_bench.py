@@ -52,9 +52,9 @@ def read(
 
   Args:
     path: The file.
-    left_out: Counts "trajectories_whose_messages_are_refused" by data.messages,
-      such as those with a call whose arguments the agent wrote as broken JSON.
-      Without left_out they raise InputError.
+    left_out: Counts "trajectories_with_arguments_that_are_not_JSON": the agent
+      wrote a text that isn't the JSON of an object. Without left_out they raise
+      InputError, as every other bad row does.
   """
   seen: dict[str, str] = {}
   for where, row in record_files.read_records(path):
@@ -64,13 +64,13 @@ def read(
       raise errors.InputError(
         f'{where}: "final_label" is {final}; expected -1, 0 or 1'
       )
-    records = fields.from_text(row, where, "messages")
+    records = fields.messages(row, where)
     try:
       messages = [*messages_lib.read(records, where)]
-    except errors.InputError:
+    except messages_lib.ArgumentsError:
       if left_out is None:
         raise
-      left_out["trajectories_whose_messages_are_refused"] += 1
+      left_out["trajectories_with_arguments_that_are_not_JSON"] += 1
       continue
     name = f"{_FORM}/{index}"
     record = dict(
@@ -86,12 +86,10 @@ def read(
     if question.strip():
       record["problem"] = question
     own = [x for x in _NAMES if row.get(x) not in fields.EMPTY]
-    solution = jsonl.trajectory_from_record(
-      record,
-      where,
-      **({_UNDECIDED: 0} if final == 0 else {}),
-      **fields.beyond(row, "messages", *own),
-    )
+    extra = fields.beyond(row, "messages", *own)
+    if final == 0:
+      extra[_UNDECIDED] = 0
+    solution = jsonl.trajectory_from_record(record, where, **extra)
     fields.unique_id(seen, solution.id, where)
     yield solution
 

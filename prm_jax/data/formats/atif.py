@@ -5,7 +5,8 @@ A .json file holds one document or a list of them, a .jsonl file one per line:
 
   agent   a turn: message, reasoning_content (its thinking) and tool_calls. Each
     result of its observation is a tool's message; one that answers no call (a
-    terminal's output after a command in the text) is a user's message.
+    terminal's output after a command in the text) is a user's message, after
+    those. A result without an id answers the first call that none names.
   user, system   a message; the results of its observation are messages of the
     same role.
 
@@ -18,12 +19,13 @@ and the text of a subagent's trajectory isn't read. Images are refused, and so
 are two agent's steps without an observation between them.
 
 Labels have no place in ATIF; they are in the step's extra, {"prm_jax":
-{"label" or "rating": ...}}, and outcome and answer in the document's.
+{"label" or "rating": ...}}, and outcome and answer in the document's. Other
+names there are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 import dataclasses
 import re
 import reprlib
@@ -44,17 +46,18 @@ _SOURCES = {role: source for source, role in _ROLES.items()}
 # what only we say.
 _REST, _OURS = "atif", "prm_jax"
 _PER_STEP = dict(label="labels", rating="ratings")
+_OF_DOCUMENT = ("answer", "outcome")
 
 
 def read(path: files.PathLike) -> Iterator[schema.Solution]:
   """Yields every document; source is the agent's name.
 
-  An id is the trajectory_id, or "atif/FILE:LINE".
+  An id is the trajectory_id, or "atif/FILE:N".
   """
   seen: dict[str, str] = {}
   for where, document in record_files.read_records(path):
     solution = _trajectory(document, where, path)
-    fields.unique_id(seen, solution.id, where)
+    fields.unique_id(seen, solution.id, where, "trajectory_id")
     yield solution
 
 
@@ -110,15 +113,14 @@ def _trajectory(
         f'{at}: "step_id" is {reprlib.repr(step.get("step_id"))}; count the'
         " steps from 1, or from 0, in their order"
       )
-    messages += own
-    results = (f"steps[{i}].observation.results[{k}]" for k in range(len(own)))
-    places += [f"steps[{i}]", *results][: len(own)]
+    messages += own.values()
+    places += [f"steps[{i}]{place}" for place in own]
   rest = {k: x for k, x in document.items() if k != "steps"}
   agent = dict(fields.field(document, where, "agent", dict))
   tools = agent.get("tool_definitions")
   if tools:
     rest["agent"] = {k: x for k, x in agent.items() if k != "tool_definitions"}
-  told = _taken(rest, where)
+  told = _taken(rest, where, _OF_DOCUMENT)
   name = fields.field(document, where, "trajectory_id", str, default=None)
   if name is not None:
     del rest["trajectory_id"]
@@ -127,28 +129,25 @@ def _trajectory(
     messages=messages,
     tools=tools,
     source=fields.field(agent, f"{where}: agent", "name", str),
-    **{k: told.get(k) for k in ("answer", "outcome")},
+    **{k: told.get(k) for k in _OF_DOCUMENT},
   )
   for one, many in _PER_STEP.items():
     values = [x.get(one) for x in ours]
     record[many] = None if values == [None] * len(values) else values
   try:
-    return jsonl.trajectory_from_record(record, where, fields=rest)
+    return jsonl.trajectory_from_record(record, where, places, fields=rest)
   except errors.InputError as e:
-    # The place in the file, not in the messages that were made of it.
-    told_place = re.sub(
-      r": messages\[(\d+)\]",
-      lambda found: f": {places[int(found[1])]}",
-      str(e),
-      count=1,
-    )
-    raise errors.InputError(told_place) from None
+    told_so = str(e).replace("]: tool_call_id", "]: source_call_id")
+    raise errors.InputError(told_so) from None
 
 
 def _messages(
   step: Mapping[str, Any], at: str, ours: list[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-  """Returns the records of a step's messages; adds a turn's labels to `ours`."""
+) -> dict[str, dict[str, Any]]:
+  """Returns the records of a step's messages, by their places in the step.
+
+  Results of calls come first. `ours` gets the labels of a turn.
+  """
   source = fields.field(step, at, "source", str)
   if source not in _ROLES:
     raise errors.InputError(
@@ -159,8 +158,9 @@ def _messages(
   del rest["source"]
   record = dict(role=role, content=fields.field(rest, at, "message", str, list))
   del rest["message"]
+  told = _taken(rest, at, _PER_STEP if role == "assistant" else ())
   if role == "assistant":
-    ours.append(_taken(rest, at))
+    ours.append(told)
     if rest.get("reasoning_content"):
       record["reasoning_content"] = rest.pop("reasoning_content")
   calls = fields.field(step, at, "tool_calls", list, default=[])
@@ -178,13 +178,20 @@ def _messages(
     if more := {k: x for k, x in observation.items() if k != "results"}:
       rest["observation"] = more
   record[_REST] = rest
-  return [
-    record,
-    *(
-      _result(x, f"{at}.observation.results[{k}]", role, k < len(calls))
-      for k, x in enumerate(results)
-    ),
-  ]
+  num_due = len(calls) - sum(
+    isinstance(x, dict) and x.get("source_call_id") is not None for x in results
+  )
+  answers, others = {"": record}, {}
+  for k, result in enumerate(results):
+    place = f".observation.results[{k}]"
+    made = _result(result, at + place, role, num_due > 0)
+    if made["role"] == "tool":
+      num_due -= "tool_call_id" not in made
+      answers[place] = made
+    else:
+      made[_REST]["at"] = k
+      others[place] = made
+  return answers | others
 
 
 def _call(call: Any, at: str) -> dict[str, Any]:
@@ -221,12 +228,19 @@ def _result(result: Any, at: str, role: str, is_due: bool) -> dict[str, Any]:
   return record
 
 
-def _taken(holder: dict[str, Any], at: str) -> Mapping[str, Any]:
-  """Takes what is ours out of the extra of a step or a document."""
+def _taken(
+  holder: dict[str, Any], at: str, names: Collection[str]
+) -> Mapping[str, Any]:
+  """Takes what is ours, by these names, out of a step's or document's extra."""
   extra = fields.field(holder, at, "extra", dict, default={})
   if _OURS not in extra:
     return {}
   ours = fields.record(extra[_OURS], f"{at}: extra.{_OURS}")
+  for name in ours.keys() - {*names}:
+    raise errors.InputError(
+      f"{at}: extra.{_OURS} has {reprlib.repr(name)}; expected"
+      f" {' or '.join(names) or 'nothing, since only turns are labelled'}"
+    )
   holder["extra"] = {k: x for k, x in extra.items() if k != _OURS}
   if not holder["extra"]:
     del holder["extra"]
@@ -240,8 +254,10 @@ def _document(solution: schema.Solution) -> dict[str, Any]:
   fields.check_whole_turns(solution, "ATIF")
   others = solution.extra.get("fields", {})
   agent: Any = None
-  if isinstance(others, Mapping) and "schema_version" in others:
-    agent = others.get("agent")
+  if isinstance(others, Mapping):
+    version = others.get("schema_version")
+    is_atif = isinstance(version, str) and _KNOWN.fullmatch(version)
+    agent = others.get("agent") if is_atif else None
   is_ours = not isinstance(agent, Mapping)
   own: dict[str, Any] = dict(schema_version=_VERSION)
   if is_ours:
@@ -270,26 +286,30 @@ def _document(solution: schema.Solution) -> dict[str, Any]:
 
 def _steps(solution: schema.Solution) -> list[dict[str, Any]]:
   steps: list[dict[str, Any]] = []
+  results: list[dict[str, Any]] = []
   turn = -1
   for message in solution.messages or ():
     record = message.record
-    rest = record.get(_REST)
-    rest = rest if isinstance(rest, Mapping) else {}
-    content = record["content"] if rest else message.text
-    if message.role == "tool" or "result" in rest:
-      observation = steps[-1].setdefault("observation", {})
-      observation.setdefault("results", []).append(
+    rest = _rest(record, solution)
+    content = record.get("content") if rest else message.text
+    if message.role == "tool" or (steps and "result" in rest):
+      if not results:
+        whole = dict(steps[-1].get("observation") or {}) | dict(results=results)
+        steps[-1]["observation"] = whole
+      results.insert(
+        rest.get("at", len(results)),
         fields.given(source_call_id=message.answers)
         | (dict(content=content) if rest.get("has_content", True) else {})
-        | dict(rest.get("result", {}))
+        | dict(rest.get("result", {})),
       )
       continue
+    results = []
     turn += message.role == "assistant"
     first = steps[0]["step_id"] if steps else rest.get("step_id", 1)
     step = dict(
       step_id=first + len(steps),
       source=_SOURCES[message.role],
-      message=content,
+      message=message.text if content is None else content,
       **fields.given(reasoning_content=message.thinking or None),
     )
     if message.calls:
@@ -302,6 +322,32 @@ def _steps(solution: schema.Solution) -> list[dict[str, Any]]:
       solution, "no message; ATIF needs one step or more"
     )
   return steps
+
+
+# The fields of what only ATIF says that are read here, and their types.
+_REST_FIELDS: Mapping[str, Any] = dict(
+  result=Mapping,
+  extra=Mapping | None,
+  observation=Mapping | None,
+  at=int,
+  step_id=int | float,
+)
+
+
+def _rest(
+  record: Mapping[str, Any], solution: schema.Solution
+) -> Mapping[str, Any]:
+  """Returns what only ATIF says of a message or call; refuses other fields."""
+  rest = record.get(_REST, {})
+  if not isinstance(rest, Mapping) or not all(
+    k not in rest or isinstance(rest[k], kind)
+    for k, kind in _REST_FIELDS.items()
+  ):
+    raise fields.cannot_hold(
+      solution,
+      f"a message has a field \"{_REST}\" that isn't of ATIF's form; rename it",
+    )
+  return rest
 
 
 def _calls(
@@ -318,7 +364,7 @@ def _calls(
       function_name=call.name,
       arguments=dict(call.arguments),
     )
-    | dict(record.get(_REST, {}))
+    | dict(_rest(record, solution))
     for call, record in zip(message.calls, records)
   ]
 

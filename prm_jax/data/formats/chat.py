@@ -4,7 +4,7 @@ One object per line, {"messages", "tools"?}, where messages are those that
 data.messages reads. It may also have id, labels or ratings (one for each turn
 of the assistant, null where unknown), answer, outcome and source, as our own
 format has them. Every other field, of the record, of a message or of a call, is
-kept and written back.
+kept and written back; none changes what is read (OpenAI's weight doesn't).
 
 `messages` and `tools` may be JSON texts, as some data sets have them; they are
 written as lists.
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import messages as messages_lib
 from prm_jax.data.formats import fields
@@ -22,8 +23,9 @@ from prm_jax.data.formats import jsonl
 from prm_jax.data.formats import record_files
 from prm_jax.runtime import files
 
+_PER_TURN = ("labels", "ratings")
 _NAMES = (
-  *("id", "messages", "tools", "labels", "ratings"),
+  *("id", "messages", "tools", *_PER_TURN),
   *("answer", "outcome", "source"),
 )
 # Where extra has an id that is a number.
@@ -31,17 +33,21 @@ _NUMBER = "number"
 
 
 def read(path: files.PathLike) -> Iterator[schema.Solution]:
-  """Yields every conversation; an id is "chat/FILE:LINE" if the row has none.
+  """Yields every conversation; an id is "chat/FILE:N" if the row has none.
 
   extra: group, and in "fields" whatever else the row holds.
   """
   seen: dict[str, str] = {}
   for where, row in record_files.read_records(path):
-    given = {k: row[k] for k in _NAMES if row.get(k) not in fields.EMPTY}
+    if row.get("functions") not in fields.EMPTY:
+      raise errors.InputError(
+        f'{where}: field "functions" isn\'t read; write it as tools'
+      )
+    empty = {k: (None,) if k in _PER_TURN else fields.EMPTY for k in _NAMES}
+    given = {k: row[k] for k in _NAMES if row.get(k) not in empty[k]}
     rest = fields.beyond(row, "messages", *given)
-    given |= {
-      name: fields.from_text(row, where, name) for name in ("messages", "tools")
-    }
+    given["messages"] = fields.messages(row, where)
+    given["tools"] = fields.from_text(row, where, "tools")
     number = given.get("id")
     name = given.setdefault("id", fields.row_id("chat", path, where))
     if number not in (None, str(name)):

@@ -3,8 +3,9 @@
 Every failure is one line: file, line, field, expected form. Two values are made
 here for all readers:
 
-  id: if the format has none, "FORMAT/FILE:LINE" with the file's bare name. It
-    doesn't change as long as the file keeps its name and order.
+  id: if the format has none, "FORMAT/FILE:N" with the file's bare name and the
+    record's number in its place. It doesn't change as long as the file keeps its
+    name and order.
   group: a digest of the problem's exact text, so that solutions of one problem
     are in one group even across files and formats.
 """
@@ -115,10 +116,11 @@ def rejoin(solution: schema.Solution, row: dict[str, Any]) -> dict[str, Any]:
     raise cannot_hold(solution, 'extra "fields" must be an object; rename it')
   clash = {k for k in row.keys() & others.keys() if others[k] not in EMPTY}
   if clash:
+    names = ", ".join(sorted(clash))
     raise cannot_hold(
       solution,
-      f'extra "fields" holds {", ".join(sorted(clash))}, a field of the form'
-      " to be written; rename it",
+      f'extra "fields" holds {names}, which the form to be written has itself;'
+      f" rename {names} in the file that was read",
     )
   return row | {k: v for k, v in others.items() if k not in row}
 
@@ -137,13 +139,38 @@ def from_text(record: Mapping[str, Any], where: str, name: str) -> Any:
     ) from None
 
 
+# Where other forms have a conversation, and how to write it here.
+_CONVERSATIONS = dict(
+  conversations="its turns, from and value, as role and content",
+  conversation="it",
+  prompt="prompt and completion, or chosen and rejected, as one list",
+)
+
+
+def messages(record: Mapping[str, Any], where: str) -> list[Any]:
+  """Returns the records of a conversation: a list, or the JSON text of one.
+
+  Raises:
+    InputError: It is missing, or no list.
+  """
+  there = next((x for x in _CONVERSATIONS if x in record), None)
+  if record.get("messages") is None and there is not None:
+    raise errors.InputError(
+      f'{where}: field "messages" is missing, and "{there}" isn\'t read; write'
+      f" {_CONVERSATIONS[there]} in messages"
+    )
+  field(record, where, "messages", list, str)
+  found = dict(messages=from_text(record, where, "messages"))
+  return field(found, where, "messages", list)
+
+
 def cannot_hold(solution: schema.Solution, why: str) -> errors.InputError:
   """Returns the error of a form that can't hold a solution."""
   return errors.InputError(f"solution {solution.id!r}: {why}")
 
 
 def row_id(form: str, path: files.PathLike, where: str) -> str:
-  """Returns "FORMAT/FILE:LINE" for a row of a form that has no ids."""
+  """Returns "FORMAT/FILE:N" for a row of a form that has no ids."""
   name = pathlib.Path(path).name.removesuffix(".gz")
   return f"{form}/{pathlib.Path(name).stem}:{where.rpartition(':')[2]}"
 
@@ -153,11 +180,13 @@ def is_row_id(form: str, identity: str) -> bool:
   return re.fullmatch(rf"{form}/.*:\d+", identity, re.S) is not None
 
 
-def unique_id(seen: dict[str, str], identity: str, where: str) -> str:
+def unique_id(
+  seen: dict[str, str], identity: str, where: str, name: str = "id"
+) -> str:
   """Returns the id and notes it in `seen`; an id of an earlier row raises."""
   if identity in seen:
     raise errors.InputError(
-      f'{where}: "id" {identity!r} was used at {seen[identity]} already;'
+      f'{where}: "{name}" {identity!r} was used at {seen[identity]} already;'
       " give every row its own"
     )
   seen[identity] = where

@@ -9,9 +9,10 @@ twice, because scores are matched to solutions by id.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
+import re
 import reprlib
 from typing import Any
 
@@ -117,7 +118,7 @@ def solution_from_record(
   per_step = functools.partial(
     _one_per_step, record, where, num_steps=len(steps)
   )
-  solution = schema.Solution(
+  values: dict[str, Any] = dict(
     id=str(fields.field(record, where, "id", str, int)),
     problem=fields.field(record, where, "problem", str),
     steps=steps,
@@ -139,12 +140,19 @@ def solution_from_record(
     messages=messages,
     tools=tools,
   )
+  try:
+    solution = schema.Solution(**values)
+  except errors.InputError as e:
+    raise errors.InputError(f"{where}: {e}") from None
   solution_texts.check_sampled(solution, where)
   return solution
 
 
 def trajectory_from_record(
-  record: Mapping[str, Any], where: str, **extra: Any
+  record: Mapping[str, Any],
+  where: str,
+  places: Sequence[str] | None = None,
+  **extra: Any,
 ) -> schema.Solution:
   """Returns the trajectory that a record holds, in the group of its problem.
 
@@ -153,6 +161,7 @@ def trajectory_from_record(
   Args:
     record: The fields, as solution_from_record takes them, with messages.
     where: The file and line, for messages.
+    places: Where in the file's record each message is, if not in its messages.
     **extra: Further fields of the solution.
 
   Returns:
@@ -162,7 +171,19 @@ def trajectory_from_record(
     InputError: A field is missing, has the wrong type or is out of range.
   """
   fields.field(record, where, "messages", list)
-  solution = solution_from_record(record, where)
+  try:
+    solution = solution_from_record(record, where)
+  except errors.InputError as e:
+    if places is None:
+      raise
+    told = re.sub(
+      r": messages\[(\d+)\]",
+      lambda x: f": {places[int(x[1])]}",
+      str(e),
+      count=1,
+    )
+    raise errors.InputError(told) from None
+  _check_one_kind(solution, where)
   extra = dict(group=fields.group(solution.problem), **extra)
   return dataclasses.replace(solution, extra=extra)
 
@@ -197,6 +218,20 @@ def _check_path_ratings(
       f'{where}: "path_ratings" has {len(ratings)} entries for {num_steps}'
       " steps; give one per step before the rated one"
     )
+
+
+def _check_one_kind(solution: schema.Solution, where: str) -> None:
+  """Refuses labels that ratings, which come before them, lack or contradict."""
+  pairs = zip(solution.labels or (), solution.ratings or ())
+  for i, (label, rating) in enumerate(pairs):
+    if label is None or rating == 0:
+      continue
+    if rating is None or (label >= schema.THRESHOLD) != (rating > 0):
+      raise errors.InputError(
+        f'{where}: "labels"[{i}] is {label:g}, but "ratings"[{i}] is'
+        f" {'null' if rating is None else rating}; labels aren't used where"
+        " ratings are, so keep one of the two fields"
+      )
 
 
 def _spans(

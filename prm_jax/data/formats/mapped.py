@@ -141,7 +141,7 @@ def read(
     mapping: Where the fields are.
 
   Yields:
-    Each solution. Without a mapped id it is "map/FILE:LINE".
+    Each solution. Without a mapped id it is "map/FILE:N".
 
   Raises:
     InputError: A record lacks a field, or has one of another form.

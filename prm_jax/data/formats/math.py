@@ -32,7 +32,7 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
   r"""Yields the reference solution of every problem of a file or a folder.
 
   A folder is read with the folders in it, in the order of their names.
-  id: unique_id, or in a folder the file's path in it; else FORMAT/FILE:LINE.
+  id: unique_id, or in a folder the file's path in it; else FORMAT/FILE:N.
   answer: the row's own, else the last \boxed{} of the solution. extra: group,
   level, type and subject where the row has them.
   """

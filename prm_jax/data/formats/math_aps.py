@@ -43,7 +43,7 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
 
   In a list, a step begins behind the two line breaks that end the longest
   shorter prefix; further blanks are the step's. ids are
-  "math_aps/FILE:LINE/INDEX", counted from the question, 0. extra: group,
+  "math_aps/FILE:N/INDEX", counted from the question, 0. extra: group,
   problem_value and reference_answer (final_answer) where the row has them.
   """
   for where, row in record_files.read_records(path):

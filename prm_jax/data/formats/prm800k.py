@@ -44,7 +44,7 @@ def read_trees(
 ) -> Iterator[tuple[schema.Solution, ...]]:
   """Yields each row as its path, if it has a step, then the alternatives.
 
-  ids are "prm800k/FILE:LINE/path" and ".../STEP.COMPLETION", both from 0.
+  ids are "prm800k/FILE:N/path" and ".../STEP.COMPLETION", both from 0.
   answer is what follows "# Answer" in the last step. extra has group (of the
   problem: phase 2 has many rows of one), flagged (a labeler flagged a step that
   this solution rates), and, if known, finish_reason, generation and

@@ -2,8 +2,8 @@
 
 A table is a Parquet or Arrow file, or all files of a split (dataset_folders),
 and is read by a process of its own (table_worker).
-The content decides, not the name. Every record comes with its place,
-"FILE:LINE" (of its first line), or "FILE:ROW" of a table, both counted from 1.
+The content decides, not the name. Every record comes with its place, "FILE:LINE"
+of JSON Lines, and else "FILE:N" for the Nth record, both counted from 1.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def read_records(path: files.PathLike) -> Iterator[Record]:
       compressed, if its name ends with .gz.
 
   Yields:
-    ("FILE:LINE", fields) of each record.
+    The place and the fields of each record.
 
   Raises:
     InputError: The file can't be read, or a record isn't an object.
@@ -111,11 +111,10 @@ def _read_documents(path: files.PathLike) -> Iterator[Record]:
     if text.startswith("]", start):
       start = _next_entry(text, start, path)
       is_list = False
-  line, counted = 1, 0
+  number = 0
   while is_list or start < len(text):
-    line += text.count("\n", counted, start)
-    counted = start
-    where = f"{path}:{line}"
+    number += 1
+    where = f"{path}:{number}"
     value, end = _document(text, start, path, where)
     if not isinstance(value, dict):
       raise errors.InputError(

@@ -42,7 +42,7 @@ _NAMES = ("history", "action_chosen", "action_rejected", "functions")
 def read(path: files.PathLike) -> Iterator[schema.Solution]:
   """Yields the two trajectories of every row, the chosen one first.
 
-  ids are "tool_prm_bench/FILE:LINE/chosen" and ".../rejected". source is the
+  ids are "tool_prm_bench/FILE:N/chosen" and ".../rejected". source is the
   subset, which the file's name says (GTA of prmbench_GTA.json). extra has pair,
   the id without its end, choice (chosen or rejected), group, and the rest in
   "fields".
@@ -51,13 +51,14 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
   subset = pathlib.Path(name).stem.removeprefix("prmbench_")
   for where, row in record_files.read_records(path):
     history = _history(fields.field(row, where, "history", list), where)
+    places = [f"history[{i}]" for i in history]
     pair = fields.row_id(_FORM, path, where)
-    num_turns = sum(x["role"] == "assistant" for x in history)
+    num_turns = sum(x["role"] == "assistant" for x in history.values())
     for choice, label in CHOICES.items():
       turn = _turn(row.get(f"action_{choice}"), f"{where}: action_{choice}")
       record = dict(
         id=f"{pair}/{choice}",
-        messages=[*history, turn],
+        messages=[*history.values(), turn],
         tools=fields.from_text(row, where, "functions"),
         labels=[*[None] * num_turns, label],
         source=subset,
@@ -65,15 +66,17 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
       yield jsonl.trajectory_from_record(
         record,
         where,
+        [*places, f"action_{choice}"],
         pair=pair,
         choice=choice,
         **fields.beyond(row, *_NAMES),
       )
 
 
-def _history(history: list[Any], where: str) -> list[dict[str, Any]]:
-  """Returns the messages before the actions, as data.messages reads them."""
-  messages: list[dict[str, Any]] = []
+def _history(history: list[Any], where: str) -> dict[int, dict[str, Any]]:
+  """Returns the messages before the actions, by where each of them begins."""
+  messages: dict[int, dict[str, Any]] = {}
+  last = -1
   for i, given in enumerate(history):
     at = f"{where}: history[{i}]"
     message = dict(fields.record(given, at))
@@ -83,20 +86,37 @@ def _history(history: list[Any], where: str) -> list[dict[str, Any]]:
       )
     if fields.field(message, at, "role", str) == "tool":
       message["role"] = "user"
-    is_turn = message["role"] == "assistant"
-    if is_turn and messages and messages[-1]["role"] == "assistant":
-      texts = (
-        fields.field(x, at, "content", str) for x in (messages.pop(), message)
-      )
-      message["content"] = "\n\n".join(texts)
-    messages.append(message)
-  if messages and messages[-1]["role"] == "assistant":
+    before = messages.get(last)
+    if before and before["role"] == message["role"] == "assistant":
+      message = _joined(before, message, at)
+    else:
+      last = i
+    messages[last] = message
+  if messages and messages[last]["role"] == "assistant":
     raise errors.InputError(
       f"{where}: the history ends with a turn of the assistant, which the"
       " action would follow; expected a message of a user or a tool before the"
       " action"
     )
   return messages
+
+
+def _joined(
+  first: dict[str, Any], second: dict[str, Any], at: str
+) -> dict[str, Any]:
+  """Returns a turn of two that follow each other; `at` is the second's place."""
+  texts = [fields.field(x, at, "content", str) for x in (first, second)]
+  if not all(x.strip() for x in texts):
+    raise errors.InputError(
+      f"{at}: it or the turn before it is empty; take it out"
+    )
+  both = first.keys() & second.keys() - {"content"}
+  if clash := sorted(x for x in both if first[x] != second[x]):
+    raise errors.InputError(
+      f"{at}: it and the turn before it differ in {', '.join(clash)}; make them"
+      " one turn"
+    )
+  return first | second | dict(content="\n\n".join(texts))
 
 
 def _turn(action: Any, at: str) -> dict[str, Any]:

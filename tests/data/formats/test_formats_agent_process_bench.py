@@ -88,7 +88,7 @@ def test_columns_that_are_json_texts_are_the_same(read_row):
   assert same == found
 
 
-def test_a_refused_conversation_is_counted_where_counts_are_kept(write_rows):
+def test_arguments_that_are_not_json_are_counted_and_nothing_else(write_rows):
   call = CALL | {"function": CALL["function"] | {"arguments": '{"q": ["a"]'}}
   broken = json.loads(json.dumps(ROW))
   broken["messages"][2]["tool_calls"] = [call]
@@ -96,9 +96,17 @@ def test_a_refused_conversation_is_counted_where_counts_are_kept(write_rows):
   left_out = collections.Counter()
   (found,) = agent_process_bench.read(path, left_out)
   assert found.messages[2].calls[0].arguments == {"q": ["a"]}
-  assert left_out == {"trajectories_whose_messages_are_refused": 1}
+  assert left_out == {"trajectories_with_arguments_that_are_not_JSON": 1}
   with pytest.raises(errors.InputError, match=r":1: messages\[2\]: tool_calls"):
     list(agent_process_bench.read(path))
+  for bad, reason in (
+    (ROW["messages"][4:5] * 2, "two assistant messages"),
+    ([dict(role="human", content="x")], "role is 'human'"),
+    (None, "is null"),
+  ):
+    path = write_rows(ROW, ROW | {"messages": bad})
+    with pytest.raises(errors.InputError, match=f":2: .*{reason}"):
+      list(agent_process_bench.read(path, collections.Counter()))
 
 
 def test_hard_labels_are_written_as_ratings(folder):

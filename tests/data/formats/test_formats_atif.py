@@ -105,12 +105,18 @@ def _change(**changes):
     DOCUMENT | {"extra": {"prm_jax": {"outcome": False, "answer": "2"}}},
     _change(observation={"results": [{"content": []}, {"content": ""}]}),
     _change(extra={"prm_jax": {"label": 0.5}}),
-    _change(extra={"seen": 1, "prm_jax": {"label": 0.5, "rating": -1}}),
+    _change(extra={"seen": 1, "prm_jax": {"label": 0.25, "rating": -1}}),
+    _change(observation={"results": [{"content": "$ "}, *RESULTS, {}], "extra": {}}),
+    _change(observation={"results": [RESULTS[0], {}, RESULTS[1], {"extra": {}}]}),
     _change(reasoning_content="", tool_calls=[], observation=None, message="I look."),
   ],
 )  # fmt: skip
 def test_a_document_comes_back_with_every_field(document, folder):
   assert json.loads(_written(folder, document)) == document
+  (solution,) = atif.read(folder / "in.json")
+  for _ in range(2):
+    atif.write(folder / "again.json", [solution])
+  assert json.loads((folder / "again.json").read_text()) == document
 
 
 def test_a_list_and_lines_hold_several_documents(folder):
@@ -151,6 +157,67 @@ def test_results_without_an_id_answer_the_calls_in_their_order(read_row):
   found = read_row("atif", _change(observation={"results": results}))
   roles = [x.role for x in found.messages[3:6]]
   assert roles == ["tool", "tool", "user"]
+
+
+def test_a_result_without_an_id_leaves_the_call_to_the_one_that_names_it(
+  read_row,
+):
+  results = [{"content": "$ "}, RESULTS[1], {"content": "found"}, {}]
+  found = read_row("atif", _change(observation={"results": results}))
+  said = [(x.role, x.text, x.answers) for x in found.messages[3:7]]
+  assert said[0] == ("tool", "$ ", None) and said[1][::2] == ("tool", "c2")
+  assert [x[0] for x in said[2:]] == ["user", "user"]
+  found = read_row("atif", _change(observation={"results": RESULTS[::-1]}))
+  said = [(x.role, x.answers) for x in found.messages[3:6]]
+  assert said == [("tool", "c2"), ("tool", "c1"), ("user", None)]
+
+
+BAD = [
+  (_change(extra={"prm_jax": {"labels": 1}}), "steps[2]: extra.prm_jax has 'labels'; expected label or rating"),
+  (DOCUMENT | {"extra": {"prm_jax": {"label": 1}}}, "extra.prm_jax has 'label'; expected answer or outcome"),
+  (
+    DOCUMENT | {"steps": [DOCUMENT["steps"][0] | {"extra": {"prm_jax": {"label": 1}}}]},
+    "steps[0]: extra.prm_jax has 'label'; expected nothing",
+  ),
+  (_change(extra={"prm_jax": {"label": 1, "rating": -1}}), '"labels"[0] is 1, but "ratings"[0] is -1'),
+  (
+    _change(observation={"results": [{"source_call_id": "x"}]}),
+    "steps[2].observation.results[0]: source_call_id is 'x', but",
+  ),
+  (_change(observation=None), "steps[3] is of role system, but the call"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("document, message", BAD)
+def test_what_is_no_document_is_refused_by_its_place(
+  document, message, read_row
+):
+  with pytest.raises(errors.InputError) as caught:
+    read_row("atif", document)
+  assert f":1: {message}" in str(caught.value)
+  assert "\n" not in str(caught.value)
+
+
+def test_an_id_of_a_document_comes_once_and_is_named_as_in_it(write_rows):
+  path = write_rows(DOCUMENT, DOCUMENT)
+  with pytest.raises(errors.InputError, match=":2: \"trajectory_id\" 't1' was"):
+    list(atif.read(path))
+
+
+@pytest.mark.parametrize(
+  "rest",
+  [
+    *("x", [1], {"result": 1}, {"extra": [1]}, {"at": "1"}, {"step_id": "a"}),
+    {"observation": 1},
+  ],
+)
+def test_a_field_of_another_form_under_atifs_name_is_refused(rest, folder):
+  said = [dict(role="user", content="1+1?"), dict(role="user", content="")]
+  for i in range(2):
+    records = [*said]
+    records[i] = records[i] | dict(atif=rest)
+    with pytest.raises(errors.InputError, match="'0': a message has a field"):
+      atif.check(messages.trajectory(records))
 
 
 def test_labels_of_turns_are_in_the_steps_extra(read_row):

@@ -33,14 +33,13 @@ def test_steps_after_the_first_error_are_unknown(label, labels, read_row):
   assert read_row("processbench", row).labels == labels
 
 
-def test_rows_of_an_array_know_their_lines(folder):
+def test_rows_of_an_array_know_their_numbers(folder):
   path = folder / "array.json"
   good = json.dumps([ROW], indent=2)
   path.write_text(good.removesuffix("\n]") + ',\n\n  {\n "id": 1}\n]\n')
   with pytest.raises(errors_lib.InputError) as caught:
     list(processbench.read(path))
-  line = good.count("\n") + 2
-  assert str(caught.value).startswith(f"{path}:{line}: field ")
+  assert str(caught.value).startswith(f"{path}:2: field ")
 
 
 @pytest.mark.parametrize(

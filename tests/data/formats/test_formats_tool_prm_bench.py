@@ -49,8 +49,17 @@ def test_a_row_is_two_trajectories_that_differ_in_their_last_turn(read):
   assert chosen.extra["fields"] == {"error type": "should tool but chat"}
 
 
+def test_rows_of_a_list_on_one_line_have_ids_of_their_own(folder):
+  path = folder / "list.json"
+  path.write_text(json.dumps([ROW, ROW]))
+  assert len({x.id for x in tool_prm_bench.read(path)}) == 4
+
+
 def test_a_history_keeps_what_was_said_in_turns_that_alternate(read):
-  messages = read()[0].messages
+  history = [dict(x) for x in ROW["history"]]
+  history[2]["name"], history[3]["seen"] = "ann", 1
+  messages = read(history=history)[0].messages
+  assert (messages[2].record["name"], messages[2].record["seen"]) == ("ann", 1)
   assert [(x.role, x.text) for x in messages[2:4]] == [
     ("assistant", 'I look.\n\nLocate {"city": "Rome"}'),
     ("user", "41.9, 12.5"),
@@ -84,13 +93,29 @@ BAD = [
     {"history": [{"role": "assistant", "content": x} for x in ("a", None)]},
     'history[1]: field "content" is null',
   ),
+  *(
+    ({"history": [{"role": "assistant", "content": x} for x in texts]}, reason)
+    for texts, reason in (
+      (("", "a"), "history[1]: it or the turn before it is empty"),
+      (("a", " "), "history[1]: it or the turn before it is empty"),
+    )
+  ),
+  (
+    {"history": [*ROW["history"][:2], *(x | {"content": "a", "thinking": str(i)} for i, x in enumerate(ROW["history"][2:4]))]},
+    "history[3]: it and the turn before it differ in thinking",
+  ),
+  (
+    {"history": [*ROW["history"], {"role": "user", "content": [1]}]},
+    "history[5]: content[0] is 1",
+  ),
+  ({"action_rejected": {"name": "f", "arguments": "{"}}, "action_rejected: tool_calls[0]: arguments is"),
   ({"action_chosen": None}, "action_chosen is None; expected a text, or a"),
   ({"action_chosen": {"name": "f"}}, "action_chosen is {'name': 'f'}; exp"),
   ({"action_rejected": [[]]}, "action_rejected is []; expected a text"),
   ({"action_rejected": " "}, "an empty turn"),
   ({"action_chosen": []}, "an empty turn"),
   ({"functions": {"name": "f"}}, "give a list of objects"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("change, message", BAD)
