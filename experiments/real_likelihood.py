@@ -116,11 +116,13 @@ def kept(path: pathlib.Path) -> list[np.ndarray]:
   ]
 
 
-def groups(lengths: Sequence[int]) -> list[list[int]]:
+def groups(
+  lengths: Sequence[int], most: int = _GROUP_TOKENS
+) -> list[list[int]]:
   """Returns numbers of sequences of like length that are read together."""
   found: list[list[int]] = []
   for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-    if not found or lengths[i] * (len(found[-1]) + 1) > _GROUP_TOKENS:
+    if not found or lengths[i] * (len(found[-1]) + 1) > most:
       found.append([])
     found[-1].append(i)
   return found
