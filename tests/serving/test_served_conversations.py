@@ -254,6 +254,60 @@ def test_a_conversation_that_makes_no_sense_is_told_what_and_where(serving):
     assert error["param"] == "items[1].tools" and "a tool" in error["message"]
 
 
+NO_FORM = {
+  "no messages": (dict(messages=None), "messages", "a list of messages"),
+  "a text": (dict(messages="ab"), "messages", "a list of messages"),
+  "no tools": (dict(messages=PLAIN, tools={}), "tools", "list of objects"),
+  "zero tools": (dict(messages=LONG, tools=0), "tools", "list of objects"),
+  "no calls": (
+    dict(messages=[USER, dict(ANSWER, tool_calls={})]),
+    *("messages[1].tool_calls", "list of objects or null"),
+  ),
+  "zero calls": (
+    dict(messages=_but(4, tool_calls=0)),
+    *("messages[4].tool_calls", "list of objects or null"),
+  ),
+  "no thought": (
+    dict(messages=[USER, dict(ANSWER, thinking=False)]),
+    *("messages[1].thinking", "a text or null"),
+  ),
+  "parts": (
+    dict(messages=[USER, dict(ANSWER, content=[dict(text="7")])]),
+    *("messages", '"steps_are": "turns" makes them a conversation'),
+  ),
+  "a name": (
+    dict(messages=[USER | dict(name="Ann"), ANSWER]),
+    *("messages", '"steps_are": "turns" makes them a conversation'),
+  ),
+}
+
+
+def test_what_does_not_fit_the_form_is_told_what_does(serving):
+  with serving() as asked:
+    for item, place, words in NO_FORM.values():
+      error = _refusal(asked, item)
+      assert error["param"] == f"items[1].{place}", error
+      assert words in error["message"], error
+    # What the line says is right.
+    for name in ("parts", "a name"):
+      item = NO_FORM[name][0] | dict(steps_are="turns")
+      assert asked.post(dict(items=[item]))[0] == 200
+
+
+def test_a_refusal_names_no_solution_but_its_item(serving):
+  twice = [USER, dict(ANSWER, content="<think>a</think></think>"), USER]
+  with serving() as asked:
+    error = _refusal(asked, dict(messages=twice))
+  assert error["param"] == "items[1]" and "solution" not in error["message"]
+
+
+def test_the_place_of_calls_without_a_text_is_null(serving):
+  with serving() as asked:
+    item = dict(messages=_but(2, content=" \n"))
+    (entry,) = asked.post(dict(items=[item]))[1]["data"]
+  assert [x["span"] is None for x in entry["turns"]] == [True, False]
+
+
 def test_a_model_says_why_it_reads_no_conversation_or_no_tools(
   serving, tmp_path
 ):
