@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import types
 
 from flax.core import meta
 import jax
@@ -416,6 +417,53 @@ def test_a_client_scores_conversations_as_the_scorer_does(serving, scorer):
   )
   assert [x.without_thinking for x in found[1].turns] == [True, False, False]
   assert found[0].judged == scorer.score(solutions[:1])[0].judged
+
+
+def test_a_clients_line_names_the_conversation_that_is_wrong(serving):
+  thoughts = [USER, dict(ANSWER, content="<think>a</think></think>")]
+  with serving() as asked, prm_jax.Client(asked.url) as client:
+    for bad, said in (
+      (thoughts, r"conversations\[1\]: status 400, a turn holds '<think>'"),
+      (
+        _but(4, content=""),
+        r"conversations\[1\]: status 400, messages\[4\]: an empty turn",
+      ),
+      (
+        [dict(USER, name={1}), ANSWER],
+        r"conversations\[1\]: it can't be sent as JSON \(found \{1\}\)",
+      ),
+      ([dict(USER, content=b"x"), ANSWER], r"\[1\]: .*found b'x'"),
+      ([types.SimpleNamespace(role="user")], r"\[1\]: .*found namespace"),
+      ([dict(USER, x=float("nan")), ANSWER], r"\[1\]: it can't be sent"),
+      ([dict(USER, content="\ud800"), ANSWER], r"\[1\]: it can't be sent"),
+      (USER, r"conversations\[1\]: give a list of messages"),
+    ):
+      with pytest.raises(prm_jax.InputError, match=said) as caught:
+        client.score_conversations([PLAIN, bad, PLAIN])
+      assert "solution" not in str(caught.value)
+      assert "\n" not in str(caught.value)
+    with pytest.raises(prm_jax.InputError, match="give a list of conversa"):
+      client.score_conversations(3)
+    with pytest.raises(prm_jax.InputError, match=r"\[0\]: give a list of too"):
+      client.score_conversations([PLAIN], [TOOL])
+    with pytest.raises(prm_jax.InputError, match="solution 'b': status 400"):
+      client.score(
+        [
+          prm_jax.trajectory(x, id=y)
+          for x, y in ((PLAIN, "a"), (thoughts, "b"))
+        ]
+      )
+
+
+def test_any_mapping_is_a_message_and_any_iterable_a_list(serving):
+  def proxies(messages):
+    return iter([*map(types.MappingProxyType, messages)])
+
+  with serving() as asked, prm_jax.Client(asked.url) as client:
+    found = client.score_conversations(
+      iter([proxies(LONG), proxies(PLAIN)]), iter([proxies([TOOL]), None])
+    )
+    assert found == client.score_conversations([LONG, PLAIN], [[TOOL], []])
 
 
 def _cut(trajectory):
