@@ -186,7 +186,7 @@ class Client:
     self._connection.close()
 
   @overload
-  def score(self, problem: str, steps: Sequence[str], /) -> StepScores: ...
+  def score(self, problem: str, steps: Iterable[str], /) -> StepScores: ...
 
   @overload
   def score(self, solutions: Iterable[Solution], /) -> list[StepScores]: ...
@@ -194,7 +194,7 @@ class Client:
   def score(
     self,
     problem: str | Iterable[Solution],
-    steps: Sequence[str] | None = None,
+    steps: Iterable[str] | None = None,
     /,
   ) -> StepScores | list[StepScores]:
     """Returns the scores of one solution's steps, or those of many solutions.
@@ -211,18 +211,14 @@ class Client:
       InputError: The server refuses, or no try has a usable reply; or a turn of
         a conversation is cut into several steps.
     """
+    if isinstance(problem, str) != (steps is not None):
+      raise InputError(_FORMS)
     if isinstance(problem, str):
-      if steps is None or isinstance(steps, str):
-        raise InputError(
-          "score: give score(problem, steps) with a list of steps,"
-          " score(solutions), or score_text(problem, text)"
-        )
-      return self._score([_item(problem, steps, "0")], ["solution '0'"])[0]
-    solutions = list(problem)
-    rows = self._score(
-      [_item_of(s) for s in solutions],
-      [f"solution {s.id!r}" for s in solutions],
-    )
+      name = "the solution"
+      return self._score([_item(problem, steps, name)], [name])[0]
+    solutions = _listed(problem, _FORMS)
+    names = [_name(s, i) for i, s in enumerate(solutions)]
+    rows = self._score([*map(_item_of, solutions, names)], names)
     # What has an id, a problem and steps may have their places, too.
     return [
       dataclasses.replace(row, spans=getattr(s, "spans", None)) if row else row
@@ -248,7 +244,7 @@ class Client:
     return row
 
   def score_texts(
-    self, problems: Sequence[str], texts: Sequence[str]
+    self, problems: Iterable[str], texts: Iterable[str]
   ) -> list[StepScores]:
     """Returns the scores of the steps of many texts; see score_text.
 
@@ -262,21 +258,24 @@ class Client:
     Raises:
       InputError: There isn't one problem for each text, or see score_text.
     """
+    problems = _listed(problems, "score_texts: give a list of problems")
+    texts = _listed(texts, "score_texts: give a list of texts")
     if len(problems) != len(texts):
       raise InputError(
         f"score_texts: {len(problems)} problems and {len(texts)} texts; give one"
         " of each"
       )
+    names = [f"texts[{i}]" for i in range(len(texts))]
     items = [
-      dict(problem=problem, response=text)
-      for problem, text in zip(problems, texts, strict=True)
+      _texts(dict(problem=problem, response=text), name)
+      for problem, text, name in zip(problems, texts, names, strict=True)
     ]
-    return self._score(items, [f"texts[{i}]" for i in range(len(texts))])
+    return self._score(items, names)
 
   def score_conversations(
     self,
-    conversations: Sequence[Sequence[Mapping[str, Any]]],
-    tools: Sequence[Sequence[Mapping[str, Any]]] | None = None,
+    conversations: Iterable[Iterable[Mapping[str, Any]]],
+    tools: Iterable[Iterable[Mapping[str, Any]] | None] | None = None,
   ) -> list[TurnScores]:
     """Returns the scores of the assistant's turns in conversations.
 
@@ -289,26 +288,32 @@ class Client:
       The scores of each, in their order; turns says where each score's is.
 
     Raises:
-      InputError: There isn't one entry of tools for each conversation, the
-        server refuses, or no try has a usable reply.
+      InputError: A conversation isn't a list of what JSON holds, there isn't
+        one entry of tools for each, the server refuses, or no try has a usable
+        reply.
     """
-    tools = [()] * len(conversations) if tools is None else tools
-    if len(conversations) != len(tools):
+    given = _listed(
+      conversations,
+      "score_conversations: give a list of conversations, each a list of"
+      " messages",
+    )
+    fix = "score_conversations: give a list of tools for each conversation"
+    lists = [()] * len(given) if tools is None else _listed(tools, fix)
+    if len(given) != len(lists):
       raise InputError(
-        f"score_conversations: {len(conversations)} conversations and"
-        f" {len(tools)} lists of tools; give one of each"
+        f"score_conversations: {len(given)} conversations and"
+        f" {len(lists)} lists of tools; give one of each"
       )
-    items = [
-      _conversation(messages, own)
-      for messages, own in zip(conversations, tools, strict=True)
-    ]
-    names = [f"conversations[{i}]" for i in range(len(items))]
+    names = [f"conversations[{i}]" for i in range(len(given))]
+    items = [*map(_conversation, given, lists, names)]
     return cast("list[TurnScores]", self._score(items, names))
 
   def _score(
     self, items: Sequence[Record], names: Sequence[str]
   ) -> list[StepScores]:
     """Returns the scores of items; one without a step isn't sent."""
+    for item, name in zip(items, names, strict=True):
+      _check_json(item, name)
     rows = [
       StepScores((), spans=() if "response" in x else None) for x in items
     ]
@@ -341,7 +346,7 @@ class Client:
     if len(names) > 1:
       who = f"{who} and {len(names) - 1} more"
     body = dict(self._named, items=list(items))
-    return self._connection.ask(body, read, who)
+    return self._connection.ask(body, read, who, names)
 
   def _check_model(self, reply: Record) -> None:
     """Refuses another model than that of the first reply."""
@@ -394,7 +399,7 @@ class AsyncClient:
 
   @overload
   async def score(
-    self, problem: str, steps: Sequence[str], /
+    self, problem: str, steps: Iterable[str], /
   ) -> StepScores: ...
 
   @overload
@@ -411,15 +416,15 @@ class AsyncClient:
     return await self._call(Client.score_text, problem, text)
 
   async def score_texts(
-    self, problems: Sequence[str], texts: Sequence[str]
+    self, problems: Iterable[str], texts: Iterable[str]
   ) -> list[StepScores]:
     """Returns what Client.score_texts does; see Client.score_texts."""
     return await self._call(Client.score_texts, problems, texts)
 
   async def score_conversations(
     self,
-    conversations: Sequence[Sequence[Mapping[str, Any]]],
-    tools: Sequence[Sequence[Mapping[str, Any]]] | None = None,
+    conversations: Iterable[Iterable[Mapping[str, Any]]],
+    tools: Iterable[Iterable[Mapping[str, Any]] | None] | None = None,
   ) -> list[TurnScores]:
     """Returns what Client does; see Client.score_conversations."""
     return await self._call(Client.score_conversations, conversations, tools)
@@ -436,7 +441,13 @@ class AsyncClient:
 
   async def _in_thread(self, call: Callable[[], _T]) -> _T:
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(self._threads, call)
+    try:
+      reply = loop.run_in_executor(self._threads, call)
+    except RuntimeError:  # after shutdown
+      raise InputError(
+        "this AsyncClient was closed, and asks no more; make another one"
+      ) from None
+    return await reply
 
 
 # --- The request of scores, and its reply -----------------------------------
@@ -460,40 +471,95 @@ MAX_ITEMS = 64
 _TRIAL = dict(problem="What is 1 + 1?", steps=["1 + 1 = 2."])
 
 
+_FORMS = (
+  "score: give score(problem, steps) with a list of steps, score(solutions), or"
+  " score_text(problem, text)"
+)
+
+
 class OtherModelError(InputError):
   """A server has another model than before."""
 
 
-def _item(problem: str, steps: Sequence[str], name: str) -> Record:
-  """Returns what is sent of a solution; refuses what isn't text."""
-  steps = list(steps)
-  texts = {f"steps[{i}]": step for i, step in enumerate(steps)}
-  for field, text in dict(problem=problem, **texts).items():
+def _listed(values: Any, fix: str) -> list[Any]:
+  """Returns the entries of what isn't one text or one record."""
+  if isinstance(values, str | bytes | Mapping) or not isinstance(
+    values, Iterable
+  ):
+    raise InputError(f"{fix}; found {reprlib.repr(values)}")
+  return list(values)
+
+
+def _texts(texts: Record, name: str) -> Record:
+  """Returns texts by their fields; refuses what isn't one."""
+  for field, text in texts.items():
     if not isinstance(text, str):
       raise InputError(
-        f"solution {name!r}: {field} must be a str, found {reprlib.repr(text)}"
+        f"{name}: {field} must be a str, found {reprlib.repr(text)}"
       )
+  return texts
+
+
+def _check_json(item: Record, name: str) -> None:
+  """Refuses what no text of JSON holds."""
+  try:
+    text = json.dumps(
+      item, ensure_ascii=False, allow_nan=False, default=_object
+    )
+    text.encode()
+  except (TypeError, ValueError, RecursionError) as e:
+    raise InputError(
+      f"{name}: it can't be sent as JSON ({e}); give texts, finite numbers,"
+      " lists and mappings"
+    ) from None
+
+
+def _object(value: Any) -> Record:
+  """Returns a mapping as JSON writes it."""
+  if not isinstance(value, Mapping):
+    raise TypeError(f"found {reprlib.repr(value)}")
+  return dict(value)
+
+
+def _name(solution: Any, index: int) -> str:
+  """Returns what errors call a solution; refuses what is none."""
+  for field in ("id", "problem", "steps"):
+    if not hasattr(solution, field):
+      raise InputError(
+        f"solutions[{index}] is {reprlib.repr(solution)}, without {field!r};"
+        " give objects with an id, a problem and steps"
+      )
+  return f"solution {solution.id!r}"
+
+
+def _item(problem: str, steps: Any, name: str) -> Record:
+  """Returns what is sent of a solution; refuses what isn't text."""
+  steps = _listed(steps, f"{name}: give a list of steps")
+  texts = {f"steps[{i}]": step for i, step in enumerate(steps)}
+  _texts(dict(problem=problem, **texts), name)
   return dict(problem=problem, steps=steps)
 
 
-def _item_of(solution: Solution) -> Record:
+def _item_of(solution: Solution, name: str) -> Record:
   """Returns what is sent of a solution."""
   messages = getattr(solution, "messages", None)
   # Another program's object may have messages of its own.
   if not messages or not _is_message(messages[0]) or not solution.steps:
-    return _item(solution.problem, solution.steps, solution.id)
+    return _item(solution.problem, solution.steps, name)
   if solution.spans is not None:
     raise InputError(
-      f"solution {solution.id!r}: its turns are cut into steps, and a server"
-      " scores whole turns; leave them whole, or load the model here"
+      f"{name}: its turns are cut into steps, and a server scores whole turns;"
+      " leave them whole, or load the model here"
     )
-  return _conversation(messages, solution.tools)
+  return _conversation(messages, solution.tools, name)
 
 
-def _conversation(messages: Sequence[Any], tools: Sequence[Any]) -> Record:
+def _conversation(messages: Any, tools: Any, name: str) -> Record:
   """Returns what is sent of a conversation."""
+  messages = _listed(messages, f"{name}: give a list of messages")
   item = dict(messages=[*map(_record, messages)], steps_are="turns")
-  return item | dict(tools=list(tools)) if tools else item
+  tools = _listed(tools or (), f"{name}: give a list of tools")
+  return item | dict(tools=tools) if tools else item
 
 
 def _record(message: Any) -> Any:
@@ -801,13 +867,20 @@ class Connection:
       headers["Authorization"] = f"Bearer {self._key}"
     self._sockets = _Sockets(self._url, headers, settings.connect_s)
 
-  def ask(self, body: Record, read: Callable[[Record], _T], who: str) -> _T:
+  def ask(
+    self,
+    body: Record,
+    read: Callable[[Record], _T],
+    who: str,
+    names: Sequence[str] = (),
+  ) -> _T:
     """Returns what `read` returns for the reply; tries again if that may help.
 
     Args:
       body: The body of the request.
       read: Reads the reply; raises PassingError if it isn't usable.
       who: What errors call the request.
+      names: What errors call each of its items, if a refusal says which it is.
 
     Returns:
       What `read` returns.
@@ -818,13 +891,14 @@ class Connection:
       InputError: What `read` raises, a certificate that isn't trusted, or a
         compressed reply.
     """
-    data, most = json.dumps(body).encode(), self._settings.tries
+    data = json.dumps(body, default=_object).encode()
+    most = self._settings.tries
     tried, last, cause = 0, "", ""
     while tried < most and not self._stop.is_set():
       tried += 1
       self._count("requests")
       try:
-        return read(self._reply(data, who))
+        return read(self._reply(data, who, names))
       except PassingError as e:
         self._count(f"failed_{e.cause}")
         last, wait_s, cause = str(e), e.wait_s, e.cause
@@ -851,7 +925,7 @@ class Connection:
     longest = min(longest, self._settings.max_wait_s)
     return longest * (1 - self._random() / 2)
 
-  def _reply(self, data: bytes, who: str) -> Record:
+  def _reply(self, data: bytes, who: str, names: Sequence[str]) -> Record:
     """Returns the reply's object; raises PassingError or InputError."""
     status, headers, content = self._post(data)
     coding = headers.get("Content-Encoding", "")
@@ -869,6 +943,7 @@ class Connection:
       if status in (400, 422):
         fixes = (fix for words, fix in self._fixes.items() if words in reason)
         fix = next(fixes, fix)
+      who = _item_named(content, names) or who
       raise RefusalError(f"{self._url}: {who}: {reason}; {fix}", status)
     asked = headers.get("Retry-After", "")
     wait_s = _retry_after_s(asked)
@@ -947,6 +1022,8 @@ def _retry_after_s(header: str) -> float:
 # Python's own limit of nesting depends on how deep the stack is, and on the
 # version. An integer of so many characters fits a float.
 _MAX_NESTING = 500
+# What an error is of: an item, and the field in it.
+_ITEM = re.compile(r"items\[(\d{1,9})\](?:\.([\w.\[\]]{1,80}))?", re.ASCII)
 _MAX_DIGITS = 300
 
 
@@ -979,6 +1056,21 @@ def _message(content: bytes) -> str:
   for name in ("error", "message", "detail"):
     value = (value.get(name) if isinstance(value, dict) else None) or value
   return value if isinstance(value, str) else json.dumps(value)
+
+
+def _item_named(content: bytes, names: Sequence[str]) -> str | None:
+  """Returns the name of the item that a server's error is of, and the field."""
+  try:
+    error = _json(content.decode())["error"]
+    found = _ITEM.fullmatch(error["param"])
+  except (ValueError, TypeError, KeyError):
+    return None
+  if found is None or int(found[1]) >= len(names):
+    return None
+  name, field = names[int(found[1])], found[2]
+  # The message itself may begin with the field.
+  is_told = not field or str(error.get("message")).startswith(field)
+  return name if is_told else f"{name}: {field}"
 
 
 def _json(text: str) -> Any:

@@ -24,6 +24,7 @@ _PYTREES = ("Batch.__init__",)
 _CHECK_THEMSELVES = (
   *("Problem.__init__", "Solution.__init__"),
   *("Scorer.score_text", "Scorer.cut_by"),
+  *("Client.score", "Client.score_texts", "Client.score_conversations"),
 )
 _with_shapes = jaxtyping.jaxtyped
 

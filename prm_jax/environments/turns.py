@@ -22,7 +22,8 @@ from prm_jax.data import messages as messages_lib
 State = TypeVar("State")
 
 # Writes the next turn of each trajectory, given a seed for each. A turn depends
-# on its trajectory and its seed alone.
+# on its trajectory and its seed alone. An empty one ends the trajectory; its
+# record may say what was written that can't be a turn.
 Policy = Callable[
   [Sequence[schema.Solution], Sequence[int]], Sequence[schema.Message]
 ]
@@ -137,8 +138,10 @@ def generate(
 
   A trajectory ends when the world says nothing, when the policy writes an empty
   turn, or after max_turns. Rollouts have answer and outcome, and in extra
-  whether they `ended`. Rollout i of a prefix depends on the seed, the prefix's
-  id and i alone. The policy is called once for the next turns of all rollouts.
+  whether they `ended`; the record of an empty turn, which says what was written
+  instead, is extra["left_out"]. Rollout i of a prefix depends on the seed, the
+  prefix's id and i alone. The policy is called once for the next turns of all
+  rollouts.
 
   Args:
     environment: The world.
@@ -164,8 +167,10 @@ def generate(
     ended: list[bool] = []
     for prefix in prefixes:
       state, begun = reset(environment, prefix)
+      extra = {k: v for k, v in begun.extra.items() if k != "left_out"}
       rollouts += [
-        dataclasses.replace(begun, id=f"{prefix.id}/{i}") for i in range(num)
+        dataclasses.replace(begun, id=f"{prefix.id}/{i}", extra=extra)
+        for i in range(num)
       ]
       states += [state] * num
       ended += [bool(begun.steps) and _last(begun).role == "assistant"] * num
@@ -176,6 +181,9 @@ def generate(
       still = []
       for i, turn in zip(going, turns, strict=True):
         if not turn.text.strip() and not turn.calls:
+          if turn.record:
+            extra = dict(rollouts[i].extra, left_out=dict(turn.record))
+            rollouts[i] = dataclasses.replace(rollouts[i], extra=extra)
           continue
         states[i], replies = environment.act(states[i], turn)
         before = rollouts[i].messages or ()

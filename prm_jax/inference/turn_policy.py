@@ -19,12 +19,14 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import conversation_templates
+from prm_jax.data import messages as messages_lib
 from prm_jax.data import policy_text
 from prm_jax.data import templates
 from prm_jax.data import token_bytes
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import sampling as sampling_lib
+from prm_jax.runtime import json_text
 
 Parts = Sequence[templates.TemplatePart]
 _USER = schema.Message("user", "a")
@@ -59,7 +61,9 @@ class TurnPolicy:
   """A policy of environments.turns: a Sampler that writes turns.
 
   A turn depends on the conversation and its seed alone. A text that isn't
-  written as a call is a turn without calls.
+  written as a call is a turn without calls. One that no file can hold or that
+  the template doesn't write, such as one with a stray mark of thinking, ends
+  its trajectory alone: the turn is empty, and its record has the text and why.
 
   Args:
     policy: The model, imported with its chat template.
@@ -110,14 +114,26 @@ class TurnPolicy:
       trajectories: The trajectories.
       seeds: The seed of each turn.
 
+    Returns:
+      The turns. One is empty if the template doesn't write what the world said
+      last; its record says why.
+
     Raises:
-      InputError: The template doesn't write a trajectory.
+      InputError: The template doesn't write a trajectory, whatever the world
+        said last.
     """
-    prompts = [self.prompt(x) for x in trajectories]
+    prompts: dict[int, np.ndarray] = {}
     turns: dict[int, schema.Message] = {}
-    while len(turns) < len(prompts):
+    for i, trajectory in enumerate(trajectories):
+      try:
+        prompts[i] = self.prompt(trajectory)
+      except errors.InputError as e:
+        # The words may be the policy's own: a tool's result repeats them.
+        self.prompt(_with_other_replies(trajectory))
+        turns[i] = _left_out("", e)
+    while len(turns) < len(trajectories):
       # A request's random numbers follow from its id, which no other may have.
-      left = (i for i in range(len(prompts)) if i not in turns)
+      left = (i for i in prompts if i not in turns)
       one_each = {seeds[i]: i for i in left}
       requests = [
         engine_lib.Request(str(seed), prompts[i], 1)
@@ -125,8 +141,8 @@ class TurnPolicy:
       ]
       rows, _ = self._engine.complete(requests, self.sampling, self._key)
       for i, row in zip(one_each.values(), rows, strict=True):
-        turns[i] = self.read(row[0].tokens.tolist())
-    return [turns[i] for i in range(len(prompts))]
+        turns[i] = self.read(row[0].tokens.tolist(), trajectories[i])
+    return [turns[i] for i in range(len(trajectories))]
 
   def prompt(self, trajectory: schema.Solution) -> np.ndarray:
     """Returns the ids up to the next turn's own, int32 [T].
@@ -147,18 +163,31 @@ class TurnPolicy:
     )
     return np.asarray(ids, np.int32)
 
-  def read(self, ids: Sequence[int]) -> schema.Message:
+  def read(
+    self, ids: Sequence[int], trajectory: schema.Solution
+  ) -> schema.Message:
     """Returns the turn that the model wrote.
 
     Args:
       ids: The ids after the prompt.
+      trajectory: The trajectory that the prompt is of.
 
     Returns:
-      The turn; its text is empty if the model wrote nothing.
+      The turn; its text is empty if the model wrote nothing, and see
+      `turn_after`.
     """
     own = next((i for i, x in enumerate(ids) if x in self._ends), len(ids))
     text = self._bytes.text(ids[:own])
-    return read_turn(text, written(self.conversation))
+    return turn_after(trajectory, text, self.conversation)
+
+
+def _with_other_replies(trajectory: schema.Solution) -> schema.Solution:
+  """Returns a trajectory with other texts after its last turn."""
+  messages = trajectory.messages or ()
+  turns = [i for i, x in enumerate(messages) if x.role == "assistant"]
+  end = turns[-1] + 1 if turns else len(messages)
+  others = (dataclasses.replace(x, text="a", record={}) for x in messages[end:])
+  return dataclasses.replace(trajectory, messages=(*messages[:end], *others))
 
 
 def _names(
@@ -218,6 +247,60 @@ def _own(
   return "".join(content for _, content in own)
 
 
+def turn_after(
+  trajectory: schema.Solution,
+  text: str,
+  template: conversation_templates.ConversationTemplate,
+) -> schema.Message:
+  """Returns the turn that a text is after a trajectory.
+
+  Args:
+    trajectory: The trajectory.
+    text: The turn's own text, without its end.
+    template: The template that wrote the trajectory for the model.
+
+  Returns:
+    The turn that `read_turn` reads. If no file can hold it or the template
+    doesn't write it, the whole text is the turn's, without calls. If that can't
+    be, either, the turn is empty and its record has the text and why.
+  """
+  read = read_turn(text, written(template))
+  if not read.text.strip() and not read.calls:
+    return read
+  refusal = None
+  for turn in (read, schema.Message("assistant", text.strip("\n"))):
+    try:
+      _check(trajectory, turn, template)
+    except errors.InputError as e:
+      refusal = e
+    else:
+      return turn
+  return _left_out(text, refusal)
+
+
+def _check(
+  trajectory: schema.Solution,
+  turn: schema.Message,
+  template: conversation_templates.ConversationTemplate,
+) -> None:
+  """Refuses a turn that no file can hold, or the template doesn't write."""
+  before = trajectory.messages or ()
+  record = dict(messages=[messages_lib.record_of(turn)])
+  try:
+    record = json_text.parse(json.dumps(record))
+  except json_text.JSONTextError as e:
+    raise errors.InputError(f"a turn of the policy: {e}") from None
+  messages_lib.read((*before, *record["messages"]), "a turn of the policy")
+  conversation_templates.parts_of(template, (*before, turn), trajectory.tools)
+
+
+def _left_out(text: str, why: errors.InputError | None) -> schema.Message:
+  """Returns an empty turn that says why a text can't be one."""
+  return schema.Message(
+    "assistant", "", record=dict(content=text, why=f"{why}")
+  )
+
+
 def read_turn(text: str, around: Written | None) -> schema.Message:
   """Returns the turn that a text is.
 
@@ -226,10 +309,14 @@ def read_turn(text: str, around: Written | None) -> schema.Message:
     around: What the template writes around calls.
 
   Returns:
-    The turn. A block of thinking at the beginning is its thinking; what isn't
-    written as calls is its text.
+    The turn. A block of thinking at the beginning is its thinking, unless there
+    are further marks of it or white space beside them; what isn't written as
+    calls is its text. `turn_after` looks whether a file can hold it.
   """
-  thinking, said = conversation_templates.split_thinking(text)
+  try:
+    thinking, said = conversation_templates.split_thinking(text)
+  except errors.InputError:
+    thinking, said = None, text
   plain = schema.Message("assistant", said.strip("\n"), thinking)
   if around is None:
     return plain
@@ -250,12 +337,12 @@ def read_turn(text: str, around: Written | None) -> schema.Message:
 def _read_calls(text: str, around: Written) -> tuple[schema.Call, ...] | None:
   """Returns the calls in a text that begins with a name; None if it isn't any."""
   calls: list[schema.Call] = []
-  decoder = json.JSONDecoder()
   while True:
     name, found, rest = text.partition(around.middle)
     try:
-      arguments, end = decoder.raw_decode(rest)
-    except ValueError:
+      json_text.check_nesting(rest)
+      arguments, end = json_text.parse_first(rest, 0)
+    except json_text.JSONTextError:
       return None
     if not found or not name or not isinstance(arguments, dict):
       return None

@@ -342,7 +342,7 @@ def _prepare(
     try:
       solution = score_api.solution(item, where, model.cut)
     except errors.InputError as e:
-      raise refusals.invalid(str(e), where) from e
+      raise refusals.of_solution(e, where) from e
     out.append(model.prepare(solution, where, client))
   return out
 

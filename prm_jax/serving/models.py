@@ -153,7 +153,7 @@ class Model:
     try:
       encoded = self.scorer.encode(solution)
     except errors.InputError as e:
-      raise refusals.invalid(str(e), where) from e
+      raise refusals.of_solution(e, where) from e
     length = len(encoded.tokens)
     if length > self.limits.max_tokens:
       raise refusals.too_large(
@@ -181,7 +181,7 @@ class Model:
     try:
       return self.scorer.cut(problem, text)
     except errors.InputError as e:
-      raise refusals.invalid(str(e), where) from e
+      raise refusals.of_solution(e, where) from e
 
   def _check_chars(self, where: str, *texts: str) -> None:
     """Refuses what can't have max_tokens, before any work on its texts."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from prm_jax import errors
+
 Record = dict[str, Any]
 
 
@@ -60,6 +62,16 @@ KINDS = ("invalid_request", *_TYPES.values())
 def invalid(message: str, where: str = "") -> RefusedError:
   """Returns the refusal of a request that can't be understood."""
   return RefusedError(400, message, where)
+
+
+def of_solution(error: errors.InputError, where: str) -> RefusedError:
+  """Returns the refusal of an item's solution.
+
+  Args:
+    error: What is wrong with the solution, which the server names "0".
+    where: The item, which the client knows.
+  """
+  return invalid(str(error).removeprefix("solution '0': "), where)
 
 
 def too_large(message: str, where: str = "") -> RefusedError:

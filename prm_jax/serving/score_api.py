@@ -134,6 +134,7 @@ def solution(item: Record, where: str, cut: Cut) -> schema.Solution:
   if given == ["messages"]:
     if "problem" in item:
       raise refusals.invalid("the problem is in the messages", where)
+    _check_messages(item, where)
     if _is_conversation(item, where):
       return _conversation(item, where)
     return cut(*_two_texts(item["messages"], f"{where}.messages"), where)
@@ -217,22 +218,49 @@ def _entry(
 def _turns(messages: Sequence[schema.Message]) -> list[Record]:
   """Returns where the turns of a conversation are, one for each step."""
   return [
-    dict(message=i, span=[0, len(x.text)] if x.text else None)
+    dict(message=i, span=[0, len(x.text)] if x.text.strip() else None)
     for i, x in enumerate(messages)
     if x.role == "assistant"
   ]
+
+
+def _check_messages(item: Record, where: str) -> None:
+  """Refuses what is no list, or says nothing in a form that there isn't.
+
+  What says something is checked where it is read.
+  """
+  if not isinstance(item["messages"], list):
+    raise refusals.invalid(
+      "expected a list of messages: one message of the user, the problem, and"
+      " one of the assistant, or a conversation",
+      f"{where}.messages",
+    )
+  known = score_fields.MESSAGE["properties"]
+  thought = known[messages_lib.THINKING[0]]
+  known = dict.fromkeys(messages_lib.THINKING, thought) | known
+  _check_empty(
+    item, dict(tools=score_fields.ITEM["properties"]["tools"]), where
+  )
+  for i, message in enumerate(item["messages"]):
+    if isinstance(message, dict):
+      _check_empty(message, known, f"{where}.messages[{i}]")
+
+
+def _check_empty(
+  record: Record, known: dict[str, fields.Schema], where: str
+) -> None:
+  for name, schema_of in known.items():
+    if name in record and not record[name]:
+      fields.check(record[name], schema_of, f"{where}.{name}")
 
 
 def _is_conversation(item: Record, where: str) -> bool:
   """Returns whether the turns of an item's messages are its steps."""
   if item.get("steps_are", "turns") != "turns":
     raise refusals.invalid("expected turns", f"{where}.steps_are")
-  messages = item["messages"]
   if "steps_are" in item or item.get("tools"):
     return True
-  if not isinstance(messages, list):
-    return False
-  records = [x if isinstance(x, dict) else {} for x in messages]
+  records = [x if isinstance(x, dict) else {} for x in item["messages"]]
   return [x.get("role") for x in records] != ["user", "assistant"] or any(
     x.get(name)
     for x in records
@@ -257,39 +285,34 @@ def _conversation(item: Record, where: str) -> schema.Solution:
   return messages_lib.trajectory(messages, tools=tools)
 
 
-def _two_texts(messages: Any, where: str) -> tuple[str, str]:
+def _two_texts(messages: list[Any], where: str) -> tuple[str, str]:
   """Returns the problem and the response of a chat of two turns."""
-  roles = (
-    [m.get("role") for m in messages if isinstance(m, dict)]
-    if isinstance(messages, list)
-    else None
-  )
-  if roles != ["user", "assistant"] or len(messages) != 2:
-    raise refusals.invalid(
-      "expected one message of the user, the problem, and one of the assistant",
-      where,
-    )
   for message in messages:
     # Others may be there if they are empty, as servers of chats write them.
     filled = {name: x for name, x in message.items() if x}
-    _check_fields(filled, score_fields.PLAIN, where)
+    _check_fields(filled, score_fields.PLAIN, where, _AS_TURNS)
   texts = [message.get("content") for message in messages]
   if not all(isinstance(text, str) for text in texts) or not texts[0].strip():
     raise refusals.invalid(
-      "expected `content` to be a text in both, and the problem not blank",
+      "expected `content` to be a text in both, and the problem not blank"
+      f"{_AS_TURNS}",
       where,
     )
   return texts[0], texts[1]
 
 
+# What makes a conversation of two messages that are no problem and response.
+_AS_TURNS = '; "steps_are": "turns" makes them a conversation'
+
+
 def _check_fields(
-  record: Record, expected: fields.Schema | None, where: str
+  record: Record, expected: fields.Schema | None, where: str, fix: str = ""
 ) -> None:
   """Refuses a field that isn't read: it may be one that was misspelt."""
   known = expected["properties"] if expected else {}
   unknown = record.keys() - known.keys()
   if unknown:
     raise refusals.invalid(
-      f"unknown field {min(unknown)[:60]!r}; there are {', '.join(known)}",
+      f"unknown field {min(unknown)[:60]!r}; there are {', '.join(known)}{fix}",
       where,
     )

@@ -9,7 +9,7 @@ _TEXT_OR_NULL = fields.one_of(fields.TEXT, fields.NULL)
 _OBJECTS = fields.one_of(
   fields.several(fields.record(is_open=True)), fields.NULL
 )
-_MESSAGE = fields.record(
+MESSAGE = fields.record(
   fields.Field(
     "role",
     fields.only("system", "developer", "user", "assistant", "tool"),
@@ -54,7 +54,7 @@ ITEM = fields.record(
   ),
   fields.Field(
     "messages",
-    fields.several(_MESSAGE, 1),
+    fields.several(MESSAGE, 1),
     "A user's message, the problem, and an assistant's, the response; or a"
     " conversation, whose steps are the assistant's turns.",
   ),

@@ -60,6 +60,7 @@ def test_further_rows_are_left_out_and_told():
     "ATTACH 'written.db' AS z": "only a SELECT is",
     "VACUUM INTO 'written.db'": "denied",
     "SELECT load_extension('z')": "not authorized to use function",
+    "SELECT trim(t, 'x') FROM o": "not authorized to use function",
     "SELECT random()": "not authorized to use function",
     "SELECT CURRENT_TIMESTAMP": "not authorized to use function",
     "SELECT printf('%.*c', 99999999, 'x')": "not authorized to use function",
@@ -106,6 +107,24 @@ def test_the_longest_text_that_is_compiled_soon_ends():
   before = time.process_time()
   database.run(CONTENT, query)
   assert time.process_time() - before < 20
+
+
+def test_the_slowest_functions_soon_end():
+  """Each takes half a second at most; a pass for each character takes more."""
+  joined = f"(SELECT group_concat('{'a' * 48}', '') y FROM o), o a, o b, o c"
+  for value in (
+    f"y || c.id LIKE '%{'A' * 46}b'",
+    "DISTINCT y || b.id || c.id COLLATE NOCASE",
+    f"DISTINCT trim(y, '{'b' * 150}a' || c.id)",
+  ):
+    before = time.process_time()
+    assert _text(f"SELECT count({value}) FROM {joined}").startswith("error: ")
+    assert time.process_time() - before < 2, value
+
+
+def test_a_query_with_like_reads_the_rows_of_a_join():
+  query = "SELECT count(*) FROM o a, o b WHERE b.id = a.a + 1 AND a.t LIKE '%X'"
+  assert json.loads(_text(query))["rows"] == [[40]]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.cli import main
+from prm_jax.data import conversation_templates
 from prm_jax.data import encoding
 from prm_jax.data import preview
 from prm_jax.environments import sql
@@ -193,6 +194,41 @@ def test_a_model_acts_in_a_world_and_its_turns_depend_on_the_seed_alone(
   assert len({str(x[len(openings[0].messages) :]) for x in said}) > 1
   same = agent([begun] * 3, [7, 8, 7])
   assert same[0] == same[2] != same[1]
+
+
+def test_a_result_that_the_template_does_not_write_ends_its_rollout_alone(
+  policy, trajectories
+):
+  agent = turn_policy.TurnPolicy(
+    prm_jax.load(str(policy)), prm_jax.Sampling(max_tokens=4)
+  )
+  refused = conversation_templates.Refused("result", "</x>", "")
+  agent.conversation = dataclasses.replace(
+    agent.conversation, refuses=(*agent.conversation.refuses, refused)
+  )
+  turn = sql_policy.query("SELECT '</x>'")
+  said = (*trajectories[0].messages[:2], turn)
+  result = schema.Message("tool", "</x>", answers=turn.calls[0].id)
+  one = prm_jax.trajectory((*said, result))
+  other = prm_jax.trajectory((*said, dataclasses.replace(result, text="x")))
+  ended, going = agent([one, other], [1, 2])
+  assert not ended.text and "'</x>'" in ended.record["why"]
+  assert going == agent([other], [2])[0]
+  # What the caller gives is refused.
+  agent.conversation = dataclasses.replace(
+    agent.conversation, refuses=(refused._replace(kind="user", word="?"),)
+  )
+  with pytest.raises(errors.InputError, match="a user's message holds"):
+    agent([one], [1])
+
+
+def test_a_models_text_is_a_turn_or_says_why_it_is_none(policy, trajectories):
+  agent = turn_policy.TurnPolicy(prm_jax.load(str(policy)))
+  begun = schema.first_turns(trajectories[0], 0)
+  for text, said in (("a b", "a b"), ("a</think>b", "")):
+    ids = agent.policy.tokenizer.encode(text)
+    turn = agent.read(ids, begun)
+    assert turn.text == said and ("why" in turn.record) == (not said)
 
 
 def test_a_model_without_conversations_says_so(prm, trajectories):

@@ -121,6 +121,79 @@ def test_a_refusal_is_one_line_and_isnt_sent_again(serving):
   assert sum(float(x.split()[-1]) for x in refused) == 2
 
 
+def test_a_refusal_names_the_callers_own_solution(serving):
+  blank = dataclasses.replace(SOLUTIONS[2], problem=" ")
+  with serving() as asked, prm_jax.Client(asked.url) as client:
+    with pytest.raises(
+      prm_jax.InputError, match=r"score: solution 'c': problem: status 400"
+    ):
+      client.score([SOLUTIONS[0], SOLUTIONS[1], blank])
+    with pytest.raises(prm_jax.InputError, match=r"score: texts\[2\]: status"):
+      client.score_texts(["1?"] * 3, ["one", " ", "x" * 20_000])
+    with pytest.raises(prm_jax.InputError, match="score: the solution: status"):
+      client.score("1?", ["x"] * 10)
+
+
+BAD = {
+  "one solution": (lambda c: c.score(SOLUTIONS[0]), "score[(]solutions[)]"),
+  "no solution": (
+    lambda c: c.score([SOLUTIONS[0], object()]),
+    r"solutions\[1\] is <object.*'id'; give objects",
+  ),
+  "a number": (lambda c: c.score(3), "score[(]solutions[)]"),
+  "no text": (lambda c: c.score("1?", [3]), r"the solution: steps\[0\] must"),
+  "no steps": (lambda c: c.score("1?", 3), "give a list of steps; found 3"),
+  "texts": (
+    lambda c: c.score_texts(["1?", "2?"], ["one", 2]),
+    r"texts\[1\]: response must be a str, found 2",
+  ),
+  "one text": (lambda c: c.score_texts("1?", ["a", "b"]), "list of problems"),
+  "half a character": (
+    lambda c: c.score_texts(["1?", "2?"], ["one", "\ud800"]),
+    r"texts\[1\]: it can't be sent as JSON",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_can_not_be_sent_is_told_in_one_line(serving, name):
+  ask, said = BAD[name]
+  with (
+    serving() as asked,
+    prm_jax.Client(asked.url) as client,
+    pytest.raises(prm_jax.InputError, match=said) as caught,
+  ):
+    ask(client)
+  assert "\n" not in str(caught.value)
+
+
+def test_iterators_are_read_once(serving, scorer_of_text):
+  with serving() as asked, prm_jax.Client(asked.url) as client:
+    rows = client.score(iter(SOLUTIONS))
+    texts = client.score_texts(iter(["1 + 1?"]), iter([TEXT]))
+    steps = client.score("1 + 1?", iter(SOLUTIONS[0].steps))
+  for found, expected in zip(
+    rows, scorer_of_text.score(SOLUTIONS), strict=True
+  ):
+    _same(found, expected)
+  _same(texts[0], scorer_of_text.score_text("1 + 1?", TEXT))
+  _same(steps, rows[0])
+
+
+def test_an_async_client_that_was_closed_says_so(serving):
+  async def ask(url, is_used):
+    client = prm_jax.AsyncClient(url)
+    if is_used:
+      await client.score("1?", ["1"])
+    client.close()
+    await client.score("1?", ["1"])
+
+  with serving() as asked:
+    for is_used in (True, False):
+      with pytest.raises(prm_jax.InputError, match="was closed"):
+        asyncio.run(ask(asked.url, is_used))
+
+
 def test_a_full_queue_is_waited_for(serving, monkeypatch):
   calls, real = [], app_lib.batching.Batcher.score
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import types
 
 from flax.core import meta
 import jax
@@ -254,6 +255,60 @@ def test_a_conversation_that_makes_no_sense_is_told_what_and_where(serving):
     assert error["param"] == "items[1].tools" and "a tool" in error["message"]
 
 
+NO_FORM = {
+  "no messages": (dict(messages=None), "messages", "a list of messages"),
+  "a text": (dict(messages="ab"), "messages", "a list of messages"),
+  "no tools": (dict(messages=PLAIN, tools={}), "tools", "list of objects"),
+  "zero tools": (dict(messages=LONG, tools=0), "tools", "list of objects"),
+  "no calls": (
+    dict(messages=[USER, dict(ANSWER, tool_calls={})]),
+    *("messages[1].tool_calls", "list of objects or null"),
+  ),
+  "zero calls": (
+    dict(messages=_but(4, tool_calls=0)),
+    *("messages[4].tool_calls", "list of objects or null"),
+  ),
+  "no thought": (
+    dict(messages=[USER, dict(ANSWER, thinking=False)]),
+    *("messages[1].thinking", "a text or null"),
+  ),
+  "parts": (
+    dict(messages=[USER, dict(ANSWER, content=[dict(text="7")])]),
+    *("messages", '"steps_are": "turns" makes them a conversation'),
+  ),
+  "a name": (
+    dict(messages=[USER | dict(name="Ann"), ANSWER]),
+    *("messages", '"steps_are": "turns" makes them a conversation'),
+  ),
+}
+
+
+def test_what_does_not_fit_the_form_is_told_what_does(serving):
+  with serving() as asked:
+    for item, place, words in NO_FORM.values():
+      error = _refusal(asked, item)
+      assert error["param"] == f"items[1].{place}", error
+      assert words in error["message"], error
+    # What the line says is right.
+    for name in ("parts", "a name"):
+      item = NO_FORM[name][0] | dict(steps_are="turns")
+      assert asked.post(dict(items=[item]))[0] == 200
+
+
+def test_a_refusal_names_no_solution_but_its_item(serving):
+  twice = [USER, dict(ANSWER, content="<think>a</think></think>"), USER]
+  with serving() as asked:
+    error = _refusal(asked, dict(messages=twice))
+  assert error["param"] == "items[1]" and "solution" not in error["message"]
+
+
+def test_the_place_of_calls_without_a_text_is_null(serving):
+  with serving() as asked:
+    item = dict(messages=_but(2, content=" \n"))
+    (entry,) = asked.post(dict(items=[item]))[1]["data"]
+  assert [x["span"] is None for x in entry["turns"]] == [True, False]
+
+
 def test_a_model_says_why_it_reads_no_conversation_or_no_tools(
   serving, tmp_path
 ):
@@ -362,6 +417,53 @@ def test_a_client_scores_conversations_as_the_scorer_does(serving, scorer):
   )
   assert [x.without_thinking for x in found[1].turns] == [True, False, False]
   assert found[0].judged == scorer.score(solutions[:1])[0].judged
+
+
+def test_a_clients_line_names_the_conversation_that_is_wrong(serving):
+  thoughts = [USER, dict(ANSWER, content="<think>a</think></think>")]
+  with serving() as asked, prm_jax.Client(asked.url) as client:
+    for bad, said in (
+      (thoughts, r"conversations\[1\]: status 400, a turn holds '<think>'"),
+      (
+        _but(4, content=""),
+        r"conversations\[1\]: status 400, messages\[4\]: an empty turn",
+      ),
+      (
+        [dict(USER, name={1}), ANSWER],
+        r"conversations\[1\]: it can't be sent as JSON \(found \{1\}\)",
+      ),
+      ([dict(USER, content=b"x"), ANSWER], r"\[1\]: .*found b'x'"),
+      ([types.SimpleNamespace(role="user")], r"\[1\]: .*found namespace"),
+      ([dict(USER, x=float("nan")), ANSWER], r"\[1\]: it can't be sent"),
+      ([dict(USER, content="\ud800"), ANSWER], r"\[1\]: it can't be sent"),
+      (USER, r"conversations\[1\]: give a list of messages"),
+    ):
+      with pytest.raises(prm_jax.InputError, match=said) as caught:
+        client.score_conversations([PLAIN, bad, PLAIN])
+      assert "solution" not in str(caught.value)
+      assert "\n" not in str(caught.value)
+    with pytest.raises(prm_jax.InputError, match="give a list of conversa"):
+      client.score_conversations(3)
+    with pytest.raises(prm_jax.InputError, match=r"\[0\]: give a list of too"):
+      client.score_conversations([PLAIN], [TOOL])
+    with pytest.raises(prm_jax.InputError, match="solution 'b': status 400"):
+      client.score(
+        [
+          prm_jax.trajectory(x, id=y)
+          for x, y in ((PLAIN, "a"), (thoughts, "b"))
+        ]
+      )
+
+
+def test_any_mapping_is_a_message_and_any_iterable_a_list(serving):
+  def proxies(messages):
+    return iter([*map(types.MappingProxyType, messages)])
+
+  with serving() as asked, prm_jax.Client(asked.url) as client:
+    found = client.score_conversations(
+      iter([proxies(LONG), proxies(PLAIN)]), iter([proxies([TOOL]), None])
+    )
+    assert found == client.score_conversations([LONG, PLAIN], [[TOOL], []])
 
 
 def _cut(trajectory):
