@@ -22,6 +22,7 @@ real_prm_gsm8k.py has, so that no label or solution of them was trained on.
 
 import argparse
 import dataclasses
+import json
 import logging
 import pathlib
 from typing import Any
@@ -184,7 +185,7 @@ def main() -> None:
     rows = [schema.StepScores(tuple(x.tolist())) for x in found]
   result = judged(solutions, rows)
   if args.read is not None:
-    result["lucky"] = lucky(solutions, rows, files.read_json(args.read))
+    result["lucky"] = lucky(solutions, rows, json.loads(args.read.read_text()))
   result["command"] = "python experiments/real_best_of_n.py judge"
   files.write_json(args.output, result)
   print(table(result))
