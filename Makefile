@@ -7,8 +7,12 @@ PLAN := .venv-plan
 # The compilers that plan-check asks. With tpu,cuda12 also that of an H200: some
 # 4 GiB of libraries more.
 PLAN_EXTRAS ?= tpu
-# jax 0.11 and newer need Python 3.12.
-NEWEST_PYTHON ?= python3.12
+# jax 0.11 and newer need Python 3.12: the first that runs, of the path and of
+# pyenv, which has it without being on the path.
+NEWEST_PYTHON ?= $(firstword $(shell for x in python3.12 python3.13 python3 \
+  $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.1[23].*/bin/python3; do \
+  $$x -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null \
+  && echo $$x; done) python3.12)
 NEWEST := .venv-newest
 PACKAGE := .venv-package
 DOCS := .venv-docs
@@ -132,7 +136,8 @@ $(DOCS)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 $(NEWEST)/.made:
-	$(NEWEST_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12) and "the newest jax needs Python 3.12; give one: make newest NEWEST_PYTHON=...")'
+	@$(NEWEST_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12))' || \
+	  { echo "$(NEWEST_PYTHON) isn't Python 3.12 or newer, which the newest jax needs: make newest NEWEST_PYTHON=/its/path" >&2; exit 1; }
 	$(NEWEST_PYTHON) -m venv $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --upgrade pip
 	touch $@

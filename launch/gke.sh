@@ -14,7 +14,7 @@ launch/gke.sh run [OPTION]... -- COMMAND...   write a manifest, apply it
 launch/gke.sh xpk [OPTION]... -- COMMAND...   print the line for xpk instead
 launch/gke.sh status|logs|stop --run=RUN
   --image=IMAGE         has prm_jax and what COMMAND reads
-  --accelerator=A       v5e, v5p or v6e
+  --accelerator=A       v5e, v5p or v6e; v5e:4x4 gives --topology, too
   --topology=T          of one slice: 4x4, 2x2x4
   --bucket=B            the workdir is gs://B/runs/RUN
   --claim=NAME          or /runs/RUN of this ReadWriteMany volume claim
@@ -79,6 +79,9 @@ check_options() {
 # a node (cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus).
 measure_slice() {
   local sizes size
+  if [[ $accelerator == *:* ]]; then
+    topology=${accelerator#*:} accelerator=${accelerator%%:*}
+  fi
   case $accelerator in
     v5e) pool=tpu-v5-lite-podslice ;;
     v5p) pool=tpu-v5p-slice ;;

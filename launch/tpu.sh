@@ -20,7 +20,8 @@ launch/tpu.sh resume --run=RUN                watch and restart it again
 launch/tpu.sh status|logs|stop --run=RUN      look at it, delete its slice
 
   --project=P --zone=Z   where
-  --type=T               v5litepod-16, v5p-8, v6e-16 and the like
+  --type=T               v5e-16, also written v5litepod-16 or v5e:4x4; v5p-8,
+                         v6e-16 and the like
   --bucket=B             the workdir is gs://B/runs/RUN, logs go to gs://B/logs
   --workdir=DIR          or a folder that all workers have
   --run=RUN              the run's permanent name; made from the time by default
@@ -99,9 +100,18 @@ check_options() {
 
 # cloud.google.com/tpu/docs/runtimes
 find_runtime() {
+  local size number=1
+  if [[ $type =~ ^(v[0-9a-z]+):([1-9][0-9]*(x[1-9][0-9]*)+)$ ]]; then
+    # A slice by its shape; types of v4 and v5p count cores, two to a chip.
+    for size in ${BASH_REMATCH[2]//x/ }; do
+      number=$((number * size))
+    done
+    case ${BASH_REMATCH[1]} in v4 | v5p) number=$((number * 2)) ;; esac
+    type=${BASH_REMATCH[1]}-$number
+  fi
   type=${type/#v5e-/v5litepod-}
   [[ $type =~ ^v[0-9a-z]+-[0-9]+$ ]] ||
-    die "--type=$type: expected such as v5litepod-16, v5p-8 or v6e-16"
+    die "--type=$type: expected such as v5e-16, v5e:4x4, v5p-8 or v6e-16"
   case $type in
     v5litepod-*) runtime=${runtime:-v2-alpha-tpuv5-lite} ;;
     v5p-*) runtime=${runtime:-v2-alpha-tpuv5} ;;

@@ -39,12 +39,12 @@ CASES: dict[str, list[str]] = {
     f" {TRAIN}",
     tpu_v5e=f"{TPU} --type=v5e-256 --workdir=/mnt/runs/golden --wheel=none"
     f" --wait=6h {TRAIN}",
-    tpu_v5p=f"{TPU} --type=v5p-8 --bucket=gs://mine {TRAIN}",
+    tpu_v5p=f"{TPU} --type=v5p:2x2x1 --bucket=gs://mine {TRAIN}",
     tpu_label=f"{TPU} --type=v6e-16 --workdir=/mnt/labels --independent"
     f" {LABEL}",
     gke_v6e=f"{GKE} --accelerator=v6e --topology=4x4 --claim=runs --spot"
     f" --env-file=secrets.env {TRAIN}",
-    gke_v5e=f"{GKE} --accelerator=v5e --topology=2x4 --bucket=mine {TRAIN}",
+    gke_v5e=f"{GKE} --accelerator=v5e:2x4 --bucket=mine {TRAIN}",
     gke_v5p=f"{GKE} --accelerator=v5p --topology=2x2x4 --bucket=mine"
     f" --namespace=research --service-account=trainer {TRAIN}",
     gke_label=f"{GKE} --accelerator=v5e --topology=2x2 --claim=runs"

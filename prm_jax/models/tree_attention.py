@@ -49,8 +49,9 @@ BLOCKS = dict(
 # In float32 blocks of 64 with 256 channels need 256 KiB of an H200's shared
 # memory, 288 with the highest precision of matmuls, and it has 227; with 128
 # channels and that precision they keep 8 to 15 KB a thread on the stack. With 32
-# and eight warps, of six kernels one spills 20 bytes.
-_FLOAT32_ON_GPU = tree_attention_kernels.Blocks(32, 32)
+# and eight warps, of six kernels one spills 20 bytes. In bfloat16 with 256
+# channels blocks of 64 need 137 KiB of an L4, which has 99, and 257 of a B200.
+_SMALL_ON_GPU = tree_attention_kernels.Blocks(32, 32)
 
 
 def attend(
@@ -75,7 +76,7 @@ def attend(
   _, T, _, C = q.shape
   # Triton knows only powers of two.
   channels = max(16, 1 << (C - 1).bit_length()) if platform == "gpu" else C
-  blocks = _blocks(platform, q.dtype)
+  blocks = _blocks(platform, q.dtype, channels)
   length = -(-T // max(blocks)) * max(blocks)
 
   def heads(x):
@@ -97,9 +98,11 @@ def attend(
   return out.transpose(0, 2, 1, 3)[:, :T, :, :C]
 
 
-def _blocks(platform: str, dtype: Any) -> tree_attention_kernels.Blocks:
-  if platform == "gpu" and dtype == jnp.float32:
-    return _FLOAT32_ON_GPU
+def _blocks(
+  platform: str, dtype: Any, channels: int
+) -> tree_attention_kernels.Blocks:
+  if platform == "gpu" and (dtype == jnp.float32 or channels > 128):
+    return _SMALL_ON_GPU
   return BLOCKS[platform]
 
 
@@ -267,8 +270,8 @@ def _compiler_params(
       " jax.experimental.pallas.triton, which compiles this kernel for GPUs;"
       " use 'blocks', or an earlier jax"
     ) from None
-  wide = C > 128 or how.blocks == _FLOAT32_ON_GPU
-  return triton.CompilerParams(num_warps=8 if wide else 4, num_stages=2)
+  warps = 8 if how.blocks == _SMALL_ON_GPU else 4
+  return triton.CompilerParams(num_warps=warps, num_stages=2)
 
 
 # Of [Q, C] by [C, S] or like it, in the turn of a kernel's loop.

@@ -31,6 +31,7 @@ class Update:
     sequence_length: The number of tokens of a row.
     microbatches: The number of parts that a batch is divided into.
     mesh: The number of devices on each axis.
+    steps: The number of updates of the run.
     pairs: Whether its targets are compared in pairs.
   """
 
@@ -42,6 +43,7 @@ class Update:
   sequence_length: int
   microbatches: int
   mesh: tuple[int, ...]
+  steps: int
   pairs: bool = False
 
 
@@ -56,6 +58,7 @@ class Plan:
     rows: The number of rows of a batch.
     sequence_length: The number of tokens of a row.
     microbatches: The number of parts that a batch is divided into.
+    steps: The number of updates of the run.
     remat: What the backward pass computes again.
     attention: The kind of attention.
     memory: The bytes that a program can have.
@@ -78,6 +81,7 @@ class Plan:
   rows: int
   sequence_length: int
   microbatches: int
+  steps: int
   remat: str
   attention: str
   memory: int
@@ -94,6 +98,13 @@ class Plan:
   @property
   def fits(self) -> bool:
     return self.peak is not None and self.peak <= self.memory
+
+  @property
+  def hours(self) -> float | None:
+    """The least hours of all updates, by the bounds; None without them."""
+    if not self.seconds:
+      return None
+    return self.steps * max(self.seconds.values()) / 3600
 
 
 def of_update(
@@ -118,13 +129,14 @@ def of_update(
     rows=update.batch_size,
     sequence_length=update.sequence_length,
     microbatches=update.microbatches,
+    steps=update.steps,
     remat=model.remat,
     attention=model.attention,
     memory=topology.chip.memory,
     peak=None,
     hardware_flops=hardware / topology.size,
     model_flops=needed / topology.size,
-    warnings=tuple(warnings(update, mesh)),
+    warnings=(*warnings(update, mesh), *filter(None, [topology.chip.note])),
   )
   begun = time.monotonic()
   try:

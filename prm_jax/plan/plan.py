@@ -30,8 +30,10 @@ class Plan(verbs.Verb):
   Args:
     config: The training run, as for `prm-jax train`.
     topology: The chips to compile for: v5e or v6e and two sizes, as in v5e:16x16;
-      v4 or v5p and three, as in v5p:4x4x4; or h200 and a number of GPUs, as in
-      h200:8. --config and --topology are needed unless --check is given.
+      v4 or v5p and three, as in v5p:4x4x4; a type of Cloud TPU, as in v5e-16
+      (or v5litepod-16); or l4, a100-40, a100-80, h100, h200 or b200 and a number
+      of GPUs, as in h200:8. --config and --topology are needed unless --check is
+      given.
     mesh: The number of chips on each axis of the mesh, as DATA,FSDP,TENSOR;
       their product is the number of chips, and one may be -1, which takes the
       remaining chips (default: the config's).
@@ -39,6 +41,8 @@ class Plan(verbs.Verb):
       or tokenizer.vocab_size).
     suggest: If the run doesn't fit into memory, search for settings that do; the
       exit code is 1 also if it finds some.
+    price: What an hour of one chip costs, to print what all updates cost at
+      least.
     output: The JSON file to write the plan to.
     check: A JSON Lines file of runs and their limits (docs/plan.md), in place of
       --config and --topology; compile each run; the exit code is 1 if one
@@ -54,6 +58,7 @@ class Plan(verbs.Verb):
   mesh: str | None = None
   vocab_size: verbs.Natural | None = None
   suggest: bool = True
+  price: verbs.Positive | None = None
   output: verbs.Output | None = None
   check: verbs.Local | None = None
 
@@ -98,7 +103,7 @@ class Plan(verbs.Verb):
     from prm_jax.plan import tables
 
     planned = self()
-    verbs.log_text(_logger, tables.table(planned))
+    verbs.log_text(_logger, tables.table(planned, self.price))
     record: dict[str, Any] = tables.record(planned)
     if not planned.fits and self.suggest:
       record["fits_with"] = self._suggested()
@@ -157,7 +162,8 @@ class Plan(verbs.Verb):
       verbs.log_text(_logger, "\nNothing that was tried fits; take more chips")
       return None
     changes, planned = found
-    text = f"\nIt fits with {changes}\n\n{tables.table(planned)}"
+    table = tables.table(planned, self.price)
+    text = f"\nIt fits with {changes}\n\n{table}"
     verbs.log_text(_logger, text)
     return dict(overrides=changes, plan=tables.record(planned))
 

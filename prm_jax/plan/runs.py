@@ -86,5 +86,6 @@ def update_of(
     sequence_length=run.packing.sequence_length,
     microbatches=run.microbatches,
     mesh=run.mesh,
+    steps=run.fit.steps,
     pairs=run.objective.compares is not None,
   )

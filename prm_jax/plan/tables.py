@@ -9,8 +9,13 @@ from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import topologies
 
 
-def table(plan: plan_compile.Plan) -> str:
-  """Returns what a person reads."""
+def table(plan: plan_compile.Plan, price: float | None = None) -> str:
+  """Returns what a person reads.
+
+  Args:
+    plan: The plan.
+    price: What an hour of a chip costs; None isn't printed.
+  """
   data, fsdp, tensor = plan.mesh
   n = data * fsdp * tensor
   rows = plan.rows // (data * fsdp)
@@ -33,6 +38,7 @@ def table(plan: plan_compile.Plan) -> str:
     lines["sent a chip"] = _sent(plan)
   if plan.seconds:
     lines["at least"] = _seconds(plan)
+    lines["the run"] = _run(plan, n, price)
   width = max(map(len, lines))
   text = [f"{name:<{width}}  {line}" for name, line in lines.items()]
   text += [f"{'note':<{width}}  {line}" for line in plan.warnings]
@@ -78,6 +84,17 @@ def _seconds(plan: plan_compile.Plan) -> str:
   )
 
 
+def _run(plan: plan_compile.Plan, chips: int, price: float | None) -> str:
+  assert plan.hours is not None
+  text = (
+    f"{plan.steps:,} updates, at least {plan.hours:.2f} h and"
+    f" {chips * plan.hours:,.2f} chip-hours"
+  )
+  if price is None:
+    return text
+  return f"{text}: {chips * plan.hours * price:,.2f} at {price:g} each"
+
+
 def mfu_limit(plan: plan_compile.Plan) -> float:
   """Returns the model FLOPs utilisation if nothing but the bounds took time."""
   chip = topologies.parse(plan.topology).chip
@@ -87,5 +104,7 @@ def mfu_limit(plan: plan_compile.Plan) -> float:
 def record(plan: plan_compile.Plan) -> dict[str, Any]:
   """Returns the plan for JSON."""
   sent = None if plan.sent is None else plan.sent._asdict()
-  changed = dict(sent=sent, mesh=list(plan.mesh), fits=plan.fits)
+  changed = dict(
+    sent=sent, mesh=list(plan.mesh), fits=plan.fits, hours=plan.hours
+  )
   return dataclasses.asdict(plan) | changed

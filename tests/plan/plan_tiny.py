@@ -20,6 +20,7 @@ PLAN = plan_compile.Plan(
   rows=16,
   sequence_length=T,
   microbatches=1,
+  steps=1_000,
   remat="full",
   attention="reference",
   memory=4 * topologies.GIB,

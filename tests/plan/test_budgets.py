@@ -108,7 +108,11 @@ def test_what_a_plan_needs_and_lacks_is_said_in_one_line(
 
 
 @pytest.mark.parametrize(
-  "name", ["v5e", "v5e:16", "v5e:4x4x4", "v5p:8x8", "h100:8", "h200:8x8", "x:"]
+  "name",
+  [
+    *("v5e", "v5e:16", "v5e:4x4x4", "v5p:8x8", "h100:8:1", "h200:8x8", "x:"),
+    *("v5e-3", "v5e-0", "v5p-2", "v5p-24", "h200-8", "v5e:-4x4", "v5e:4x"),
+  ],
 )
 def test_a_topology_that_is_none_is_refused(name):
   with pytest.raises(errors.InputError, match="expected v5e:16x16"):
@@ -118,4 +122,22 @@ def test_a_topology_that_is_none_is_refused(name):
 def test_a_topologys_size_is_its_chips():
   assert topologies.parse("v5e:16x16").size == 256
   assert topologies.parse("v5p:8x8x8").size == 512
-  assert topologies.parse("h200:8").size == 8
+  for gpu in ("a100-40", "a100-80", "h100", "h200", "b200", "l4"):
+    assert topologies.parse(f"{gpu}:8").size == 8
+
+
+@pytest.mark.parametrize(
+  "names",
+  [
+    ("v5e-16", "v5litepod-16", "v5e:4x4"),
+    ("v6e-8", "v6e:2x4"),
+    ("v5p-8", "v5p:2x2x1"),
+    ("v5p-32", "v5p:2x2x4"),
+    ("v4-16", "v4:2x2x2"),
+  ],
+)
+def test_a_slice_has_each_of_its_names(names):
+  found = [topologies.parse(name) for name in names]
+  assert len({(x.chip, x.shape) for x in found}) == 1
+  told = [topologies._description(x) for x in found]
+  assert all(x == told[0] for x in told)

@@ -99,3 +99,16 @@ def test_a_plan_of_nothing_is_refused_in_python(values):
 def test_a_check_of_a_file_is_no_plan_in_python(tmp_path):
   with pytest.raises(prm_jax.InputError, match="a config and a topology"):
     prm_jax.Plan(check=tmp_path / "budgets.jsonl")()
+
+
+def test_a_run_has_hours_and_with_a_price_a_cost(capsys, monkeypatch):
+  seconds = dict(compute=0.5, memory=0.25, wire=0.0)
+  timed = dataclasses.replace(NEEDED, steps=7_200, seconds=seconds)
+  monkeypatch.setattr(plan_compile, "of_update", lambda *a, **k: timed)
+  words = ["plan", f"--config={CONFIG}", f"--topology={TOPOLOGY}"]
+  assert main.main([*words, "--price=1.25"]) == 0
+  line = (
+    "7,200 updates, at least 1.00 h and 16.00 chip-hours: 20.00 at 1.25 each"
+  )
+  assert line in capsys.readouterr().out
+  assert timed.hours == 1 and NEEDED.hours is None

@@ -52,6 +52,7 @@ _PLAN = plan_compile.Plan(
   rows=64,
   sequence_length=64,
   microbatches=1,
+  steps=1,
   remat="none",
   attention="reference",
   memory=100,
