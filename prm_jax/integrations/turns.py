@@ -19,6 +19,7 @@ import json
 import logging
 from typing import Any
 
+from prm_jax import client
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import messages as messages_lib
@@ -186,8 +187,8 @@ def score_turns(
     One score for each own turn of each conversation.
 
   Raises:
-    InputError: A conversation is refused whatever the policy had written, or
-      there isn't one score for each turn.
+    InputError: A conversation is refused whatever the policy had written, there
+      isn't one score for each turn, or a server doesn't reply.
   """
   asked = [(str(i), x) for i, x in enumerate(conversations) if x.own]
   rows = iter(_rows(score, asked) if asked else ())
@@ -294,6 +295,8 @@ def _rows(
   """Returns the scores of conversations under names; finds those refused."""
   try:
     return _scored(score, asked)
+  except client.NoReplyError:
+    raise  # no conversation's doing
   except errors.InputError as e:
     if len(asked) > 1:
       half = len(asked) // 2

@@ -3,6 +3,7 @@
 import pytest
 import turns_cases
 
+from prm_jax import client
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.integrations import credit
@@ -113,6 +114,18 @@ def test_a_turn_that_a_model_refuses_is_read_as_a_text_or_not_judged(
     turns.score_turns(
       strict(asked), [good, turns.conversation(other, COMPLETION[-1:])]
     )
+
+
+def test_a_server_that_does_not_reply_is_asked_once():
+  asked = []
+
+  def score(solutions):
+    asked.append(solutions)
+    raise client.NoReplyError("no reply", "timeout")
+
+  with pytest.raises(client.NoReplyError):
+    turns.score_turns(score, [turns.conversation(PROMPT, COMPLETION)] * 3)
+  assert len(asked) == 1
 
 
 def test_declarations_of_tools_are_nested_as_chats_have_them():
