@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# What to measure first when a GPU is at hand for a quarter of an hour, each job
+# in 8 minutes at most (docs/accelerators.md):
+#
+#   benchmarks/device/job.sh updates OUT     1.5B and 7B: share of the matmul,
+#                                            memory against plan, trees over rows
+#   benchmarks/device/job.sh rollouts OUT    tokens a second against bandwidth
+#   benchmarks/device/job.sh peers OUT       the same by torch and transformers
+#   benchmarks/device/job.sh kernels OUT     attention: right, and how fast
+#
+# Results are in OUT/JOB.json as they come, and the same command runs what is
+# missing. Further options, such as --quick on a CPU, go to check-device. Each
+# update is a call of its own: it begins with all of the memory.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+(($# >= 2)) || {
+  sed -n '2,15s/^# \{0,1\}//p' "$0" >&2
+  exit 1
+}
+job=$1 out=$2
+shift 2
+case $job in
+  updates) calls=(speed.update.1_5b speed.update.7b) ;;
+  rollouts) calls=(speed.rollouts) ;;
+  peers) calls=(peers) ;;
+  kernels) calls=(attention speed.attention) ;;
+  *)
+    echo "$0: $job: expected updates, rollouts, peers or kernels" >&2
+    exit 1
+    ;;
+esac
+for word in "$@"; do
+  # A CPU's small shapes have one update.
+  [[ $word == --quick && $job == updates ]] && calls=(speed.update.small)
+done
+
+mkdir -p "$out"
+# One for all commands: most of the time is compiling.
+export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-/tmp/prm_jax_compiled}
+minutes=$((8 / ${#calls[@]}))
+failed=0
+for call in "${calls[@]}"; do
+  python -m prm_jax check-device --only="$call" --minutes="$minutes" \
+    --output="$out/$job.json" "$@" || failed=1
+done
+exit "$failed"
