@@ -17,6 +17,7 @@ import scored
 import turns_cases
 
 from prm_jax import errors
+from prm_jax import schema
 from prm_jax.integrations import chats
 from prm_jax.integrations import credit
 from prm_jax.integrations import openrlhf
@@ -24,6 +25,7 @@ from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
 from prm_jax.integrations import skyrl
 from prm_jax.integrations import trl
+from prm_jax.integrations import turns
 from prm_jax.integrations import verl
 
 DECODE, TEXTS = scored.DECODE, scored.TEXTS
@@ -78,7 +80,10 @@ def test_trls_rows_are_those_of_its_process_without_tokens_of_tools(
   from accelerate import utils
 
   # The group of process 0, then that of this one.
-  others = [[0.125, 0.25], [0.5], [1.0, 0.0]]
+  others = [
+    turns.placed(schema.StepScores(x), [1] * len(x))
+    for x in ((0.125, 0.25), (0.5,), (1.0, 0.0))
+  ]
   monkeypatch.setattr(utils, "gather_object", lambda rows: others + rows)
   tool = [*b"[0.9]\n"]
   ids = [IDS[0][:14] + tool + IDS[0][14:], *IDS[1:]]

@@ -232,7 +232,8 @@ def test_trls_loop_of_tools_gets_advantages_of_turns(policy, tmp_path):
     turns.placed(schema.StepScores(x), [*map(len, y)])
     for x, y in zip(scores, tokens)
   ]
-  for i, own in enumerate(credit.in_groups(scored, GROUP)):
+  form = credit.to_go_advantages
+  for i, own in enumerate(credit.in_groups(scored, GROUP, advantages=form)):
     mask = np.multiply(made[0]["completion_mask"][i], made[0]["tool_mask"][i])
     row = np.array(made[0]["advantages"][i])[mask == 1] - own
     # What is left is the advantage of TRL's own rewards, at each token.
