@@ -18,7 +18,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 import json
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import labelling_testbed as testbed
 import numpy as np
@@ -85,27 +85,44 @@ def read(
     step's tokens, in nats, the sum, the mean and the least, and of those with a
     digit the mean and the least; 0 of a step without one.
   """
-  texts = ["\n\n".join(s.steps) for s in solutions]
-  encoded = [policy.tokenizer.encode_with_spans(text) for text in texts]
-  assert policy.template is not None
-  openings = [
-    policy_templates.write_opening(policy.template, s.problem, policy.tokenizer)
-    for s in solutions
-  ]
-  ids = [
-    np.concatenate([opening, np.asarray(more, np.int32)])
-    for opening, (more, _) in zip(openings, encoded, strict=True)
-  ]
-  found: list[np.ndarray] = [np.zeros(0)] * len(ids)
-  for group in groups([len(x) for x in ids]):
+  answers = [as_answer(policy, s) for s in solutions]
+  found: list[np.ndarray] = [np.zeros(0)] * len(answers)
+  for group in groups([len(x.ids) for x in answers]):
     rows = log_likelihood.of_ids(
-      policy.config, policy.params, [ids[i] for i in group]
+      policy.config, policy.params, [answers[i].ids for i in group]
     )
     for i, row in zip(group, rows, strict=True):
-      found[i] = of_steps(
-        row[len(openings[i]) :], encoded[i][1], texts[i], solutions[i].steps
-      )
+      x = answers[i]
+      found[i] = of_steps(row[x.start :], x.spans, x.text, solutions[i].steps)
   return found
+
+
+class Answer(NamedTuple):
+  """A solution as a policy's own answer to its problem.
+
+  Args:
+    text: The steps, with blank lines between.
+    spans: The place of each of its tokens in the text.
+    ids: The ids of the chat, up to the answer's last.
+    start: The number of ids before the answer.
+  """
+
+  text: str
+  spans: Sequence[tuple[int, int]]
+  ids: np.ndarray
+  start: int
+
+
+def as_answer(policy: sampler_lib.Sampler, solution: schema.Solution) -> Answer:
+  """Returns a solution as a policy reads what it wrote itself."""
+  assert policy.template is not None
+  text = "\n\n".join(solution.steps)
+  own, spans = policy.tokenizer.encode_with_spans(text)
+  opening = policy_templates.write_opening(
+    policy.template, solution.problem, policy.tokenizer
+  )
+  ids = np.concatenate([opening, np.asarray(own, np.int32)])
+  return Answer(text, spans, ids, len(opening))
 
 
 def kept(path: pathlib.Path) -> list[np.ndarray]:

@@ -30,7 +30,6 @@ import real_prm_gsm8k as of_gsm8k
 
 from prm_jax import schema
 from prm_jax.data import packing
-from prm_jax.data import policy_templates
 from prm_jax.evaluation import processbench
 from prm_jax.evaluation import step_metrics
 from prm_jax.inference import sampler as sampler_lib
@@ -86,35 +85,28 @@ def read(
     `last` and `mean` [steps, D], the states of the step's last token and of all
     its tokens, and `expected`, as real_likelihood.of_steps has it.
   """
-  assert policy.template is not None
-  texts = ["\n\n".join(s.steps) for s in solutions]
-  encoded = [policy.tokenizer.encode_with_spans(text) for text in texts]
-  openings = [
-    policy_templates.write_opening(policy.template, s.problem, policy.tokenizer)
-    for s in solutions
-  ]
-  ids = [
-    np.concatenate([opening, np.asarray(more, np.int32)])
-    for opening, (more, _) in zip(openings, encoded, strict=True)
-  ]
+  answers = [real_likelihood.as_answer(policy, s) for s in solutions]
   found: Parts = {
-    name: [np.zeros(0)] * len(ids) for name in ("last", "mean", "expected")
+    name: [np.zeros(0)] * len(answers) for name in ("last", "mean", "expected")
   }
-  for group in real_likelihood.groups(list(map(len, ids)), _GROUP_TOKENS):
-    width = packing.padded_length(max(len(ids[i]) for i in group))
-    rows = [[packing.branches(ids[i][:0], [ids[i]])] for i in group]
+  lengths = [len(x.ids) for x in answers]
+  for group in real_likelihood.groups(lengths, _GROUP_TOKENS):
+    width = packing.padded_length(max(lengths[i] for i in group))
+    rows = [
+      [packing.branches(answers[i].ids[:0], [answers[i].ids])] for i in group
+    ]
     states, log_probs = jax.device_get(
       _outputs(policy.params, packing.fill(rows, width), config=policy.config)
     )
     for row, i in enumerate(group):
-      own = slice(len(openings[i]), len(ids[i]))
-      spans, steps = encoded[i][1], solutions[i].steps
-      places = tokens_of_steps(spans, steps)
+      answer, steps = answers[i], solutions[i].steps
+      own = slice(answer.start, lengths[i])
+      places = tokens_of_steps(answer.spans, steps)
       of_row = states[row, own].astype(np.float32)
       found["last"][i] = np.stack([of_row[x[-1]] for x in places])
       found["mean"][i] = np.stack([of_row[x].mean(0) for x in places])
       found["expected"][i] = real_likelihood.of_steps(
-        log_probs[row, own], spans, texts[i], steps
+        log_probs[row, own], answer.spans, answer.text, steps
       )
   return found
 
