@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 PLAN := .venv-plan
-# The compilers that plan-check asks. With tpu,cuda12 also that of an H200: some
+# The compilers that plan-check asks. With tpu,cuda12 also that of GPUs: some
 # 4 GiB of libraries more.
 PLAN_EXTRAS ?= tpu
 # jax 0.11 and newer need Python 3.12: the first that runs, of the path and of

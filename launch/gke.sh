@@ -80,6 +80,8 @@ check_options() {
 measure_slice() {
   local sizes size
   if [[ $accelerator == *:* ]]; then
+    [[ -z $topology ]] ||
+      die "--topology=$topology: --accelerator=$accelerator says it already"
     topology=${accelerator#*:} accelerator=${accelerator%%:*}
   fi
   case $accelerator in

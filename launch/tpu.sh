@@ -98,11 +98,25 @@ check_options() {
   check_copies
 }
 
+check_shape() {
+  local sizes=() size axes=2
+  IFS=x read -r -a sizes <<<"$2"
+  case $1 in v4 | v5p) axes=3 ;; esac
+  ((${#sizes[@]} == axes)) ||
+    die "--type=$1:$2: v4 and v5p have three sizes, v5e and v6e have two"
+  for size in "${sizes[@]}"; do
+    (((size & (size - 1)) == 0 && size <= 2 * sizes[0] && sizes[0] <= 2 * size)) ||
+      die "--type=$1:$2: types have even shapes, such as 2x4 or 2x2x4; give one"
+  done
+}
+
 # cloud.google.com/tpu/docs/runtimes
 find_runtime() {
   local size number=1
   if [[ $type =~ ^(v[0-9a-z]+):([1-9][0-9]*(x[1-9][0-9]*)+)$ ]]; then
-    # A slice by its shape; types of v4 and v5p count cores, two to a chip.
+    # A slice by its shape. Types count chips, of v4 and v5p cores, two to a chip,
+    # and have the most even shape, where no size is over twice another.
+    check_shape "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}"
     for size in ${BASH_REMATCH[2]//x/ }; do
       number=$((number * size))
     done

@@ -12,14 +12,15 @@
 # missing. Further options, such as --quick on a CPU, go to check-device. Each
 # update is a call of its own: it begins with all of the memory.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
 
 (($# >= 2)) || {
   sed -n '2,15s/^# \{0,1\}//p' "$0" >&2
   exit 1
 }
-job=$1 out=$2
+mkdir -p "$2"
+job=$1 out=$(cd "$2" && pwd)
 shift 2
+cd "$(dirname "$0")/../.."
 case $job in
   updates) calls=(speed.update.1_5b speed.update.7b) ;;
   rollouts) calls=(speed.rollouts) ;;
@@ -35,7 +36,6 @@ for word in "$@"; do
   [[ $word == --quick && $job == updates ]] && calls=(speed.update.small)
 done
 
-mkdir -p "$out"
 # One for all commands: most of the time is compiling.
 export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-/tmp/prm_jax_compiled}
 minutes=$((8 / ${#calls[@]}))

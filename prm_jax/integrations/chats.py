@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+import reprlib
 from typing import Any
 
 from prm_jax import errors
@@ -82,6 +83,11 @@ def text_of(message: Any) -> str:
   content = _field(message, "content")
   if content is None or isinstance(content, str):
     return content or ""
+  if not isinstance(content, list | tuple):
+    raise errors.InputError(
+      f"a message's content is {reprlib.repr(content)}; give a text, or a list of"
+      " parts with a text"
+    )
   return "".join(_field(part, "text") or "" for part in content)
 
 

@@ -58,13 +58,15 @@ def to_go_advantages(
   advantage is the return less the mean return, from the same step on, of the
   others that have such a step (0 if none has). All tokens of a step have its
   advantage, and what follows the last step counts as one more step
-  (rl.advantages.leave_one_out_to_go; docs/returns.md).
+  (rl.advantages.leave_one_out_to_go; docs/returns.md). A step without a reward
+  has no advantage, and no other is compared with it.
 
-  By scoring.delta the return from a step on is that step's score, so each step
-  is compared with the same step of the others, and whether one more follows
-  doesn't count. By scoring.judged it is the sum of the scores to come: in
-  expectation the gradient is that of the expected sum, which each further step
-  raises.
+  By scoring.delta the return from a step on is that step's score, so each turn
+  of a conversation is compared with the same turn of the others, and whether one
+  more follows doesn't count; of a text, whose policy goes on or ends after a
+  step, ending is compared with the steps of those that went on. By
+  scoring.judged the return is the sum of the scores to come: in expectation the
+  gradient is that of the expected sum, which each further step raises.
 
   Args:
     group: The responses to one problem.
@@ -76,19 +78,13 @@ def to_go_advantages(
   Raises:
     InputError: A reward has no place (placement.place_step_rewards).
   """
-  returns = [
-    returns_to_go(
-      placement.place_step_rewards(
-        x.scores.spans or (), rewards(x.scores), x.token_offsets
-      )
-    )
-    for x in group
-  ]
+  raw = [rewards(x.scores) for x in group]
+  returns = [token_advantages(x, own) for x, own in zip(group, raw)]
   steps = [_steps_of_tokens(x) for x in group]
-  # Of each response the return from each of its steps on.
+  # Of each response the return from each of its steps with a reward on.
   begun = [
-    {k: row[of.index(k)] for k in of}
-    for row, of in zip(returns, steps, strict=True)
+    {k: row[of.index(k)] for k in of if k >= len(own) or own[k] is not None}
+    for row, of, own in zip(returns, steps, raw, strict=True)
   ]
   advantages = []
   for own, of in zip(begun, steps, strict=True):
@@ -96,7 +92,7 @@ def to_go_advantages(
     for k, value in own.items():
       others = [x[k] for x in begun if x is not own and k in x]
       compared[k] = value - math.fsum(others) / max(len(others), 1)
-    advantages.append([compared[k] for k in of])
+    advantages.append([compared.get(k, 0.0) for k in of])
   return advantages
 
 

@@ -112,7 +112,7 @@ def decoded(
   last = 0
   for start, end in _runs(mask):
     said = between(decode(scoring.token_ids(ids[last:start])))
-    if completion or said:
+    if completion or said not in ("", "<think>"):
       completion.append(dict(role="user", content=said))
     text = decode(scoring.token_ids(ids[start:end]))
     if "</think>" in text.partition("<think>")[0]:
@@ -295,9 +295,11 @@ def _rows(
   """Returns the scores of conversations under names; finds those refused."""
   try:
     return _scored(score, asked)
-  except client.NoReplyError:
+  except (client.NoReplyError, client.OtherModelError):
     raise  # no conversation's doing
   except errors.InputError as e:
+    if getattr(e, "status", 400) in (401, 403, 404):
+      raise  # nor is a key or a model's name
     if len(asked) > 1:
       half = len(asked) // 2
       return _rows(score, asked[:half]) + _rows(score, asked[half:])
@@ -355,7 +357,7 @@ def _read(
 
 def _declared(tool: Record) -> Record:
   """Returns a tool's declaration as chats have it; others are flat."""
-  if "function" in tool:
+  if not isinstance(tool, Mapping) or "function" in tool or "name" not in tool:
     return tool
   function = {k: x for k, x in tool.items() if k not in ("type", "strict")}
   return dict(type="function", function=function)
@@ -376,8 +378,11 @@ def _as_text(record: Record, is_own: bool) -> Record:
   What an own turn says up to its last </think> is its thought.
   """
   calls = record.get("tool_calls") or ()
+  role = "user" if record.get("role") == "tool" else record.get("role")
+  if not is_own and not calls:
+    return dict(role=role, content=record.get("content"))
+  calls = calls if isinstance(calls, list | tuple) else [calls]
   lines = (chats.text_of(record), *(json.dumps(x, default=str) for x in calls))
-  role = "user" if record["role"] == "tool" else record["role"]
   text = "\n".join(x for x in lines if x)
   if not is_own:
     return dict(role=role, content=text)

@@ -181,8 +181,9 @@ def _slice(chip: str, number: int) -> tuple[int, ...]:
   if axes < 2 or chips < 1 or chips & (chips - 1) or (axes == 3 and chips < 4):
     return ()
   doublings = chips.bit_length() - 1
-  sizes = (1 << (doublings + i) // axes for i in range(axes))
-  return tuple(sorted(sizes, key=lambda x: (x == 1, x)))
+  sizes = sorted(1 << (doublings + i) // axes for i in range(axes))
+  # Four chips of three axes are 2x2x1.
+  return tuple(sizes if axes == 2 or sizes[0] > 1 else (*sizes[1:], 1))
 
 
 def devices(topology: Topology) -> Sequence[Any]:

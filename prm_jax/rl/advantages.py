@@ -209,8 +209,7 @@ def leave_one_out_to_go(
   the others that have a step k; what follows the last step, as the token that
   ends a solution, counts as the next one. The baseline depends on k and on the
   others alone, so the gradient is that of the expected return, whatever the
-  lengths: no further step is paid or charged for being there. Without such
-  others it is 0.
+  lengths. Without such others it is 0.
 
   Args:
     token_returns: The return from each token on, of a problem's N solutions.

@@ -109,6 +109,17 @@ def test_a_turn_that_a_model_refuses_is_read_as_a_text_or_not_judged(
   assert out[1].judged == judged
   assert "conversation 1: this text isn't written; it is read" in caplog.text
   # What no policy wrote is refused as ever.
+  picture = dict(type="image_url", image_url=dict(url="data:"))
+  for content in (
+    [dict(type="text", text="what?"), picture],
+    dict(text="x"),
+    5,
+  ):
+    other = [dict(role="user", content=content)]
+    with pytest.raises(errors.InputError):
+      turns.score_turns(
+        turns_cases.score, [turns.conversation(other, COMPLETION[-1:])]
+      )
   other = [dict(role="user", content="pictures?")]
   with pytest.raises(errors.InputError, match="this text isn't written"):
     turns.score_turns(
@@ -199,6 +210,22 @@ def test_a_turn_has_no_advantage_of_the_turns_that_follow(more):
   group = [turns.placed(schema.StepScores(x), [1] * len(x)) for x in rows]
   out = credit.to_go_advantages(group)
   assert out == [[0.5, 0.25], [-0.5, -0.25, *more]]
+
+
+@pytest.mark.parametrize("rewards", [scoring.delta, scoring.judged])
+def test_a_turn_that_is_not_judged_has_no_advantage_and_is_no_comparison(
+  rewards,
+):
+  rows = [
+    schema.StepScores((0.75, 0.5)),
+    schema.StepScores((0.25, 0.0), judged=(True, False)),
+    schema.StepScores((0.0, 0.0), judged=(False, False)),
+  ]
+  group = [turns.placed(x, [1, 1]) for x in rows]
+  first, second, third = credit.to_go_advantages(group, rewards=rewards)
+  assert third == [0, 0] and second[1] == 0
+  # It is compared with nobody at its second turn.
+  assert first[1] == 0.5 and first[0] == -second[0] > 0
 
 
 def test_the_log_says_how_many_turns_come_before_the_first_error():

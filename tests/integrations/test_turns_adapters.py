@@ -166,6 +166,10 @@ def test_nemo_gym_gets_step_rewards_of_assistant_turns():
   assert asked[1].messages[3] == schema.Message("tool", "2", answers="c0")
   body["response"]["output"][3].pop("arguments")
   assert nemo_gym.verified(body, score=score)["step_rewards"] == DELTA
+  asked_for = dict(input="2 + 3?", tools=[dict(type="web_search")])
+  episode = dict(body, responses_create_params=asked_for)
+  nemo_gym.verified(episode, score=score)
+  assert asked[-1].tools == (dict(type="web_search"),)
   body["response"]["output"].append(dict(type="web_search_call"))
   with pytest.raises(errors.InputError, match="of type 'web_search_call'"):
     nemo_gym.verified(body, score=score)

@@ -131,6 +131,7 @@ def test_a_topologys_size_is_its_chips():
   [
     ("v5e-16", "v5litepod-16", "v5e:4x4"),
     ("v6e-8", "v6e:2x4"),
+    ("v5e-2", "v5e:1x2"),
     ("v5p-8", "v5p:2x2x1"),
     ("v5p-32", "v5p:2x2x4"),
     ("v4-16", "v4:2x2x2"),

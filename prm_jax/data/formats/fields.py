@@ -234,6 +234,29 @@ def check_whole_turns(solution: schema.Solution, form: str) -> None:
       f"its turns are cut into steps, and {form} has a place for whole turns;"
       " write jsonl",
     )
+  check_one_kind(solution, f"solution {solution.id!r}")
+
+
+def check_one_kind(solution: schema.Solution, where: str) -> None:
+  """Refuses labels that ratings, which come before them, lack or contradict.
+
+  Args:
+    solution: The solution.
+    where: What it is called in errors.
+
+  Raises:
+    InputError: It has such a label.
+  """
+  pairs = zip(solution.labels or (), solution.ratings or ())
+  for i, (label, rating) in enumerate(pairs):
+    if label is None or rating == 0:
+      continue
+    if rating is None or (label >= schema.THRESHOLD) != (rating > 0):
+      raise errors.InputError(
+        f'{where}: "labels"[{i}] is {label:g}, but "ratings"[{i}] is'
+        f" {'null' if rating is None else rating}; labels aren't used where"
+        " ratings are, so keep one of the two fields"
+      )
 
 
 def group(problem: str) -> str:

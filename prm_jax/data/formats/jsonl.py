@@ -183,7 +183,7 @@ def trajectory_from_record(
       count=1,
     )
     raise errors.InputError(told) from None
-  _check_one_kind(solution, where)
+  fields.check_one_kind(solution, where)
   extra = dict(group=fields.group(solution.problem), **extra)
   return dataclasses.replace(solution, extra=extra)
 
@@ -218,20 +218,6 @@ def _check_path_ratings(
       f'{where}: "path_ratings" has {len(ratings)} entries for {num_steps}'
       " steps; give one per step before the rated one"
     )
-
-
-def _check_one_kind(solution: schema.Solution, where: str) -> None:
-  """Refuses labels that ratings, which come before them, lack or contradict."""
-  pairs = zip(solution.labels or (), solution.ratings or ())
-  for i, (label, rating) in enumerate(pairs):
-    if label is None or rating == 0:
-      continue
-    if rating is None or (label >= schema.THRESHOLD) != (rating > 0):
-      raise errors.InputError(
-        f'{where}: "labels"[{i}] is {label:g}, but "ratings"[{i}] is'
-        f" {'null' if rating is None else rating}; labels aren't used where"
-        " ratings are, so keep one of the two fields"
-      )
 
 
 def _spans(

@@ -11,6 +11,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import formats
 from prm_jax.data import messages
+from prm_jax.data.formats import atif
 from prm_jax.data.formats import chat
 from prm_jax.data.formats import jsonl
 
@@ -172,3 +173,16 @@ def test_a_clash_with_a_field_of_another_form_is_refused(read_row, folder):
   bad = schema.Solution(**(vars(solution) | {"extra": extra}))
   with pytest.raises(errors.InputError, match='"fields" holds answer,'):
     chat.write(folder / "no.jsonl", [bad])
+
+
+@pytest.mark.parametrize("form", [chat, atif])
+def test_labels_that_ratings_contradict_are_refused_before_they_are_written(
+  form, tmp_path
+):
+  said = [dict(role="user", content="q"), dict(role="assistant", content="x")]
+  both = messages.trajectory(said, id="a", labels=(1.0,), ratings=(-1,))
+  with pytest.raises(errors.InputError, match="solution 'a': \"labels\""):
+    form.check(both)
+  with pytest.raises(errors.InputError, match="solution 'a': \"labels\""):
+    form.write(tmp_path / "out.jsonl", [both])
+  assert not (tmp_path / "out.jsonl").exists()
