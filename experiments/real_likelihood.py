@@ -194,7 +194,10 @@ def regression(
   for _ in range(rounds):
     p = 1 / (1 + np.exp(-z @ weights))
     gradient = z.T @ (p - y) + ridge @ weights
-    weights -= np.linalg.solve((z.T * (p * (1 - p))) @ z + ridge, gradient)
+    step = np.linalg.solve((z.T * (p * (1 - p))) @ z + ridge, gradient)
+    weights -= step
+    if np.abs(step).max() < 1e-10:
+      break
   return lambda x: 1 / (1 + np.exp(-with_one(x) @ weights))
 
 

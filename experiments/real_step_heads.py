@@ -46,7 +46,6 @@ HEADS: Mapping[str, tuple[str, ...]] = dict(
   expected=("expected",),
   last_expected=("last", "expected"),
   mean_expected=("mean", "expected"),
-  all=("last", "mean", "expected"),
 )
 _GROUP_TOKENS = 2_048
 # A step's parts: arrays [steps, numbers], one for each solution.
