@@ -77,6 +77,9 @@ def text_of(message: Any) -> str:
 
   Returns:
     The text; of several parts, their texts one after the other.
+
+  Raises:
+    InputError: The content is neither a text nor a list of parts.
   """
   if isinstance(message, str):
     return message
