@@ -33,7 +33,7 @@ def problem_of(prompt: Any) -> str:
       )
     return prompt
   for message in reversed(list(prompt)):
-    if _field(message, "role") == "user":
+    if field(message, "role") == "user":
       return text_of(message)
   raise errors.InputError(
     "a prompt has no user turn; give a text, or messages with a role and a"
@@ -83,7 +83,7 @@ def text_of(message: Any) -> str:
   """
   if isinstance(message, str):
     return message
-  content = _field(message, "content")
+  content = field(message, "content")
   if content is None or isinstance(content, str):
     return content or ""
   if not isinstance(content, list | tuple):
@@ -91,7 +91,7 @@ def text_of(message: Any) -> str:
       f"a message's content is {reprlib.repr(content)}; give a text, or a list of"
       " parts with a text"
     )
-  return "".join(_field(part, "text") or "" for part in content)
+  return "".join(field(part, "text") or "" for part in content)
 
 
 def response_of(completion: Any) -> str:
@@ -105,12 +105,20 @@ def response_of(completion: Any) -> str:
   """
   if isinstance(completion, str):
     return completion
-  turns = [x for x in completion if _field(x, "role") == "assistant"]
+  turns = [x for x in completion if field(x, "role") == "assistant"]
   return "".join(map(text_of, turns))
 
 
-def _field(thing: Any, name: str) -> Any:
-  """Returns a field of a mapping or an object, None if it has none."""
+def field(thing: Any, name: str) -> Any:
+  """Returns a field of a mapping or an object.
+
+  Args:
+    thing: The mapping, or the object.
+    name: The name of the field.
+
+  Returns:
+    The field; None if there is none.
+  """
   if isinstance(thing, Mapping):
     return thing.get(name)
   return getattr(thing, name, None)

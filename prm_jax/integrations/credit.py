@@ -61,12 +61,12 @@ def to_go_advantages(
   (rl.advantages.leave_one_out_to_go; docs/returns.md). A step without a reward
   has no advantage, and no other is compared with it.
 
-  By scoring.delta the return from a step on is that step's score, so each turn
+  By scoring.delta the return from a step on is that step's score. So each turn
   of a conversation is compared with the same turn of the others, and whether one
-  more follows doesn't count; of a text, whose policy goes on or ends after a
-  step, ending is compared with the steps of those that went on. By
-  scoring.judged the return is the sum of the scores to come: in expectation the
-  gradient is that of the expected sum, which each further step raises.
+  more follows doesn't count. In a text it does: after a step the policy goes on
+  or ends, and ending is compared with the steps of those that went on. By
+  scoring.judged the return is the sum of the scores to come. In expectation the
+  gradient is then that of the expected sum, which each further step raises.
 
   Args:
     group: The responses to one problem.

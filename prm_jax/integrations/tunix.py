@@ -8,7 +8,7 @@ items: score_items, for trajectories in ATIF 1.7 (Tunix c7d8950f).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxtyping import Float
@@ -16,6 +16,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.integrations import chats
 from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
@@ -121,19 +122,15 @@ def _conversation(item: Any) -> turns.Conversation:
   trajectory = getattr(item, "traj", None)
   if trajectory is None:
     return atif_conversation(item)
-  steps = _field(trajectory, "steps")
+  steps = chats.field(trajectory, "steps")
   # An agent keeps the whole conversation in each step.
-  messages = _field(steps[-1], "chat_completions") if steps else ()
+  messages = chats.field(steps[-1], "chat_completions") if steps else ()
   if not messages:
     raise errors.InputError(
       "a TrajectoryItem has no chat_completions in its last step; give"
       " conversation_of, which returns its conversation"
     )
   return turns.conversation((), messages)
-
-
-def _field(thing: Any, name: str) -> Any:
-  return thing[name] if isinstance(thing, Mapping) else getattr(thing, name)
 
 
 def atif_conversation(trajectory: Any) -> turns.Conversation:

@@ -236,11 +236,12 @@ def _taken(
   if _OURS not in extra:
     return {}
   ours = fields.record(extra[_OURS], f"{at}: extra.{_OURS}")
-  for name in ours.keys() - {*names}:
-    raise errors.InputError(
-      f"{at}: extra.{_OURS} has {reprlib.repr(name)}; expected"
-      f" {' or '.join(names) or 'nothing, since only turns are labelled'}"
-    )
+  for name in ours:
+    if name not in names:
+      raise errors.InputError(
+        f"{at}: extra.{_OURS} has {reprlib.repr(name)}; expected"
+        f" {' or '.join(names) or 'nothing, since only turns are labelled'}"
+      )
   holder["extra"] = {k: x for k, x in extra.items() if k != _OURS}
   if not holder["extra"]:
     del holder["extra"]
