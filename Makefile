@@ -54,7 +54,7 @@ endif
 # The same tests on the newest jax and what else pip finds, which may be newer
 # than constraints.txt. Its own environment, brought up to date each time.
 newest: $(NEWEST)/.made
-	$(NEWEST)/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager -e '.[test,verify]'
+	$(NEWEST)/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager -e '.[test,verify,tokamax]'
 	$(NEWEST)/bin/python -m pytest $(TESTS)
 
 # The wheel, installed alone in an empty environment and used in another folder:

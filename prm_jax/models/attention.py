@@ -59,9 +59,10 @@ def attend(
     visible_until: See batch.Batch.
     kind: One of config.ATTENTION. auto is the reference for short rows; for
       long rows it is blocks on a CPU and tree on a GPU or TPU. The tree kernel
-      compiles for both and is right in the interpreter, but hasn't run on
-      either yet; choose `reference` to avoid it. splash is for packed rows
-      only, without a window; it returns NaN for a row that holds a tree.
+      was right on an H100 and an H200 and hasn't run on a TPU; choose
+      `reference` to avoid it. splash is for packed rows only, without a window;
+      it returns NaN for a row that holds a tree. tokamax is for Hopper and
+      Blackwell, and hasn't run on one yet.
     window: Hides the keys that are farther back on a query's path.
     scale: The factor of the logits, by default 1 / sqrt(C).
     softcap: See layers.softcap.
@@ -121,6 +122,10 @@ def _kernel(kind: str) -> Callable[..., Any]:
     from prm_jax.models import splash_attention
 
     return splash_attention.attend
+  if kind == "tokamax":
+    from prm_jax.models import tokamax_attention
+
+    return tokamax_attention.attend
   from prm_jax.models import tree_attention
 
   return tree_attention.attend
@@ -130,6 +135,8 @@ def _has_kernel(kind: str, platform: str, dtype: Any) -> bool:
   """Returns whether a kind runs here; on a CPU all kernels are interpreted."""
   if kind == "blocks" or platform == "cpu":
     return True
+  if kind == "tokamax":
+    return platform == "gpu" and dtype != jnp.float32
   # A TPU's compiler of kernels doesn't have float16.
   return kind != "splash" if platform == "gpu" else dtype != jnp.float16
 

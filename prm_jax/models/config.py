@@ -12,7 +12,7 @@ from prm_jax.runtime import limits
 
 REMAT = ("none", "full", "dots")
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
-ATTENTION = ("auto", "reference", "blocks", "tree", "splash")
+ATTENTION = ("auto", "reference", "blocks", "tree", "splash", "tokamax")
 # Those that know no trees, only solutions one after another.
 PACKED_ATTENTION = ("splash",)
 STEP_HEADS = ("linear", "mlp", "tokens")

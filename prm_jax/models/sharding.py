@@ -174,7 +174,9 @@ class Sharded:
 
   def trace(self, *args: Any) -> Any:
     """Returns it traced on arrays or their shapes, to be read or compiled."""
-    with jax.set_mesh(self.mesh), nn.logical_axis_rules(RULES):
+    # The mesh's devices may not be here; a kernel may ask which they are.
+    device = jax.default_device(self.mesh.devices.flat[0])
+    with device, jax.set_mesh(self.mesh), nn.logical_axis_rules(RULES):
       return self.compiled.trace(*args)
 
 

@@ -39,8 +39,12 @@ class Count:
     return Count(self.flops * n * devices, self.kernel_matmuls * n)
 
 
-# Kernels that aren't Pallas's, and the matmuls in each.
-_OPAQUE = {"dot_product_attention_fwd": 2, "dot_product_attention_bwd": 5}
+# The matmuls of cuDNN's kernels.
+_CUDNN = {"dot_product_attention_fwd": 2, "dot_product_attention_bwd": 5}
+# Those of the functions of models/tokamax_attention.py, by their names: in its
+# kernels a loop is written twice, for blocks with a mask and without.
+_TOKAMAX = {"tokamax_forward": 2, "tokamax_backward": 7}
+_MOSAIC = ("core_map", "mpmd_map")
 
 
 def count(jaxpr: Any) -> Count:
@@ -61,8 +65,10 @@ def _of_equation(e: Any) -> Count:
   name = e.primitive.name
   if name == "dot_general":
     return Count(flops=_dot(e))
-  if name in _OPAQUE:
-    return Count(kernel_matmuls=_OPAQUE[name])
+  if name in _CUDNN:
+    return Count(kernel_matmuls=_CUDNN[name])
+  if e.params.get("name") in _TOKAMAX and _is_mosaic(e):
+    return Count(kernel_matmuls=_TOKAMAX[e.params["name"]])
   if name == "pallas_call":
     return Count(kernel_matmuls=_matmuls(e.params["jaxpr"]))
   inner = [count(x) for x in _jaxprs(e)]
@@ -100,6 +106,13 @@ def _matmuls(jaxpr: Any) -> int:
     inner = [_matmuls(x) for x in _jaxprs(e)]
     total += max(inner, default=0) if e.primitive.name == "cond" else sum(inner)
   return total
+
+
+def _is_mosaic(e: Any) -> bool:
+  """Returns whether a kernel of Pallas' Mosaic for GPUs is in an equation."""
+  return e.primitive.name in _MOSAIC or any(
+    map(_is_mosaic, (inner for x in _jaxprs(e) for inner in x.eqns))
+  )
 
 
 def _jaxprs(e: Any) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 import functools
 
+import attention_rows
 import jax
 from jax import numpy as jnp
 import numpy as np
@@ -20,91 +21,30 @@ def _small_blocks(monkeypatch):
   monkeypatch.setattr(blockwise_attention, "BLOCK", BLOCK)
 
 
-def _heads(B, T, H, K, C=4, dtype=np.float32):
-  random = np.random.default_rng(T)
-  return tuple(
-    jnp.asarray(random.normal(size=(B, T, n, C)), dtype) for n in (H, K, K)
-  )
-
-
-def _trees(random, T):
-  """Returns who is visible until when in trees drawn at random."""
-  until = np.zeros(T, np.int32)
-
-  def fill(start, end):
-    """Fills [start, end) with trees: a path, then branches below it."""
-    while start < end:
-      tree = int(random.integers(start + 1, end + 1))
-      path = int(random.integers(start + 1, tree + 1))
-      until[start:path] = tree
-      fill(path, tree)
-      start = tree
-
-  fill(0, T)
-  return until
-
-
-def _depths(until):
-  """Returns every token's position on its own path, from 0."""
-  return np.array([(until[:q] > q).sum() for q in range(len(until))])
-
-
-def _value_and_gradients(function, heads, until, *more, **how):
-  mark = jnp.asarray(np.random.default_rng(1).normal(size=heads[0].shape))
-
-  @jax.jit
-  def both(heads, until, *more):
-    def total(q, k, v):
-      out = function(q, k, v, until, *more, **how)
-      return (out.astype(jnp.float32) * mark).sum(), out
-
-    return jax.grad(total, argnums=(0, 1, 2), has_aux=True)(*heads)
-
-  gradients, out = both(heads, until, *more)
-  return out, *gradients
-
-
 @pytest.mark.parametrize(
   ("T", "H", "K"), [(1, 6, 2), (7, 2, 2), (8, 3, 1), (37, 6, 2), (37, 3, 1)]
 )
 def test_blocks_are_the_reference_and_so_are_the_gradients(T, H, K):
-  random = np.random.default_rng(T)
-  until = np.stack(
-    [
-      np.full(T, T),  # a causal row
-      np.arange(T) + 1,  # nothing but padding
-      *(_trees(random, T) for _ in range(4)),
-    ]
-  )
-  until = jnp.asarray(until, jnp.int32)
-  heads = _heads(len(until), T, H, K)
-  for found, expected in zip(
-    _value_and_gradients(blockwise_attention.attend, heads, until),
-    _value_and_gradients(attention.reference, heads, until),
-    strict=True,
-  ):
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+  until = attention_rows.rows(T)
+  heads = attention_rows.heads(len(until), T, H, K)
+  attention_rows.agree(blockwise_attention.attend, heads, until)
 
 
 @pytest.mark.parametrize("size", [1, 5, BLOCK, 3 * BLOCK + 1])
 def test_windows_and_caps_are_the_references_and_so_are_the_gradients(size):
   T = 5 * BLOCK - 3
-  random = np.random.default_rng(size)
-  until = np.stack([np.full(T, T), *(_trees(random, T) for _ in range(3))])
-  depths = jnp.asarray(np.stack([_depths(x) for x in until]))
-  window = attention.Window(depths, jnp.asarray(size))
-  heads = _heads(len(until), T, 4, 2)
-  how = dict(scale=0.8, softcap=1.2)
-  until = jnp.asarray(until, jnp.int32)
-  args = heads, until, window
-  expected = _value_and_gradients(attention.reference, *args, **how)
-  for found, wanted in zip(
-    _value_and_gradients(blockwise_attention.attend, *args, **how),
-    expected,
-    strict=True,
-  ):
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
-  without = _value_and_gradients(attention.reference, heads, until, **how)
+  until = attention_rows.rows(T)
+  window = attention_rows.window(until, size)
+  heads, how = (
+    attention_rows.heads(len(until), T, 4, 2),
+    dict(scale=0.8, softcap=1.2),
+  )
+  expected = attention_rows.agree(
+    blockwise_attention.attend, heads, until, window, **how
+  )
+  without = attention_rows.value_and_gradients(
+    attention.reference, heads, until, **how
+  )
   assert all(
     np.abs(np.asarray(a) - np.asarray(b)).max() > 1e-2
     for a, b in zip(without, expected, strict=True)
@@ -113,7 +53,7 @@ def test_windows_and_caps_are_the_references_and_so_are_the_gradients(size):
 
 def test_blocks_that_no_window_reaches_are_not_touched():
   T = 4 * BLOCK
-  q, k, v = _heads(1, T, 2, 2)
+  q, k, v = attention_rows.heads(1, T, 2, 2)
   until = jnp.full((1, T), T)
   window = attention.Window(jnp.arange(T)[None], jnp.asarray(BLOCK))
   k, v = (x.at[:, :BLOCK].set(jnp.nan) for x in (k, v))
@@ -134,11 +74,13 @@ def test_sums_are_float32_under_bfloat16(cap):
   v = 0.5 + random.normal(size=(1, T, 1, 4))
   heads = [jnp.asarray(x, jnp.bfloat16) for x in (q, k, v)]
   until = jnp.full((1, T), T)
-  found = _value_and_gradients(
+  found = attention_rows.value_and_gradients(
     blockwise_attention.attend, heads, until, softcap=cap
   )
   wide = [np.asarray(x, np.float32) for x in heads]
-  wanted = _value_and_gradients(attention.reference, wide, until, softcap=cap)
+  wanted = attention_rows.value_and_gradients(
+    attention.reference, wide, until, softcap=cap
+  )
   for x, y in zip(found, wanted, strict=True):
     assert x.dtype == jnp.bfloat16
     x, y = np.asarray(x, np.float32), np.asarray(y)
@@ -147,11 +89,13 @@ def test_sums_are_float32_under_bfloat16(cap):
 
 def test_grouped_heads_in_trees_are_the_references_under_bfloat16():
   T = 5 * BLOCK
-  heads = _heads(1, T, 4, 2, dtype=jnp.bfloat16)
-  until = jnp.asarray(_trees(np.random.default_rng(2), T))[None]
-  found = _value_and_gradients(blockwise_attention.attend, heads, until)
+  heads = attention_rows.heads(1, T, 4, 2, dtype=jnp.bfloat16)
+  until = jnp.asarray(attention_rows.trees(np.random.default_rng(2), T))[None]
+  found = attention_rows.value_and_gradients(
+    blockwise_attention.attend, heads, until
+  )
   wide = [np.asarray(x, np.float32) for x in heads]
-  wanted = _value_and_gradients(attention.reference, wide, until)
+  wanted = attention_rows.value_and_gradients(attention.reference, wide, until)
   for x, y in zip(found, wanted, strict=True):
     x, y = np.asarray(x, np.float32), np.asarray(y)
     np.testing.assert_allclose(x, y, atol=2e-2 * np.abs(y).max())
@@ -161,7 +105,7 @@ def test_blocks_that_no_query_sees_are_not_touched():
   # Two solutions of two blocks each. The dense square multiplies what is
   # hidden by 0, which makes no number of NaN; what is skipped can be anything.
   T = 4 * BLOCK
-  q, k, v = _heads(1, T, 2, 2)
+  q, k, v = attention_rows.heads(1, T, 2, 2)
   until = jnp.where(jnp.arange(T) < T // 2, T // 2, T)[None]
   k, v = (x.at[:, : T // 2].set(jnp.nan) for x in (k, v))
   second = slice(T // 2, None)
@@ -181,7 +125,7 @@ def test_blocks_that_no_query_sees_are_not_touched():
 
 def test_no_square_of_the_row_is_ever_held():
   T = 5 * BLOCK
-  heads, until = _heads(1, T, 2, 2), jnp.full((1, T), T)
+  heads, until = attention_rows.heads(1, T, 2, 2), jnp.full((1, T), T)
 
   def squares(function):
     def total(*heads):
@@ -196,7 +140,7 @@ def test_no_square_of_the_row_is_ever_held():
 
 def test_auto_takes_blocks_for_long_rows_on_a_cpu():
   def loops(T, kind):
-    heads, until = _heads(1, T, 2, 2), jnp.full((1, T), T)
+    heads, until = attention_rows.heads(1, T, 2, 2), jnp.full((1, T), T)
     attend = functools.partial(attention.attend, kind=kind)
     return "scan" in str(jax.make_jaxpr(attend)(*heads, until))
 
@@ -220,7 +164,7 @@ def _on_mesh(shape, heads, until, *window):
     return attention.attend(q, k, v, until, "auto", *window)
 
   call = sharding.jit(
-    functools.partial(_value_and_gradients, attend),
+    functools.partial(attention_rows.value_and_gradients, attend),
     mesh,
     in_shardings=(place, rows, *near),
     out_shardings=place,
@@ -236,15 +180,17 @@ def _on_mesh(shape, heads, until, *window):
 def test_on_a_mesh_every_device_attends_to_its_own_part(shape, size):
   B, T = 8, 5 * BLOCK + 1
   random = np.random.default_rng(0)
-  until = np.stack([_trees(random, T) for _ in range(B)])
+  until = np.stack([attention_rows.trees(random, T) for _ in range(B)])
   window = ()
   if size is not None:
-    depths = jnp.asarray(np.stack([_depths(x) for x in until]))
+    depths = jnp.asarray(np.stack([attention_rows.depths(x) for x in until]))
     window = (attention.Window(depths, jnp.asarray(size)),)
-  heads, until = _heads(B, T, 4, 2), jnp.asarray(until)
+  heads, until = attention_rows.heads(B, T, 4, 2), jnp.asarray(until)
   for found, expected in zip(
     _on_mesh(shape, heads, until, *window),
-    _value_and_gradients(attention.reference, heads, until, *window),
+    attention_rows.value_and_gradients(
+      attention.reference, heads, until, *window
+    ),
     strict=True,
   ):
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -253,7 +199,7 @@ def test_on_a_mesh_every_device_attends_to_its_own_part(shape, size):
 
 def test_heads_that_a_mesh_cannot_split_take_the_reference():
   B, T = 2, 5 * BLOCK
-  heads, until = _heads(B, T, 4, 1), jnp.full((B, T), T)
+  heads, until = attention_rows.heads(B, T, 4, 1), jnp.full((B, T), T)
   mesh = sharding.make_mesh((2, 1, 4))
   with pytest.raises(errors.InputError, match="'reference'"):
     _attend_under(mesh, heads, until, "blocks")

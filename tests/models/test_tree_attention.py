@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import abstract_meshes
+import attention_rows
 from flax.core import meta
 import hypothesis
 from hypothesis import strategies as st
@@ -37,90 +38,6 @@ def _small_blocks(monkeypatch):
 def _set_blocks(monkeypatch, queries, keys):
   small = tree_attention_kernels.Blocks(queries, keys)
   monkeypatch.setitem(tree_attention.BLOCKS, "cpu", small)
-
-
-def _heads(B, T, H, K, C=4, dtype=np.float32):
-  random = np.random.default_rng(T)
-  return tuple(
-    jnp.asarray(random.normal(size=(B, T, n, C)), dtype) for n in (H, K, K)
-  )
-
-
-def _packed(random, T):
-  """Returns solutions one after another, then padding."""
-  ends = [0, *np.unique(random.integers(1, T, 3)), T]
-  until = np.repeat(ends[1:], np.diff(ends)).astype(np.int32)
-  padding = np.arange(T) >= ends[-2]
-  return np.where(padding, np.arange(T) + 1, until)
-
-
-def _trees(random, T):
-  """Returns who is visible until when in trees drawn at random."""
-  until = np.zeros(T, np.int32)
-
-  def fill(start, end):
-    """Fills [start, end) with trees: a path, then branches below it."""
-    while start < end:
-      tree = int(random.integers(start + 1, end + 1))
-      path = int(random.integers(start + 1, tree + 1))
-      until[start:path] = tree
-      fill(path, tree)
-      start = tree
-
-  fill(0, T)
-  return until
-
-
-def _rows(T, seed=0):
-  """Returns rows of every sort: whole, padding, packed, and trees."""
-  random = np.random.default_rng(seed)
-  rows = [np.full(T, T), np.arange(T) + 1]
-  if T > 1:
-    rows += [_packed(random, T), _trees(random, T), _trees(random, T)]
-  return np.stack(rows).astype(np.int32)
-
-
-def _depths(until):
-  """Returns every token's position on its own path, from 0."""
-  return np.array([(until[:q] > q).sum() for q in range(len(until))])
-
-
-def _sees(until):
-  """Returns who sees whom, [B, T, T], from the definition."""
-  index = np.arange(until.shape[1])
-  sees = index[None, :] <= index[:, None]
-  return sees & (index[:, None] < until[:, None, :])
-
-
-def _window(until, size):
-  depths = jnp.asarray(np.stack([_depths(x) for x in until]))
-  return attention.Window(depths, jnp.asarray(size))
-
-
-def _value_and_gradients(function, heads, until, *more, **how):
-  mark = jnp.asarray(np.random.default_rng(1).normal(size=heads[0].shape))
-
-  @jax.jit
-  def gradients(*heads):
-    def total(*heads):
-      out = function(*heads, jnp.asarray(until), *more, **how)
-      return (out.astype(jnp.float32) * mark).sum(), out
-
-    return jax.grad(total, argnums=(0, 1, 2), has_aux=True)(*heads)
-
-  gradients, out = gradients(*heads)
-  return [np.asarray(x.astype(jnp.float32)) for x in (out, *gradients)]
-
-
-def _agree(function, heads, until, *more, atol=1e-5, **how):
-  found = _value_and_gradients(function, heads, until, *more, **how)
-  wide = tuple(x.astype(jnp.float32) for x in heads)
-  expected = _value_and_gradients(
-    attention.reference, wide, until, *more, **how
-  )
-  for a, b in zip(found, expected, strict=True):
-    np.testing.assert_allclose(a, b, atol=atol)
-  return expected
 
 
 # --- Pallas' backends -------------------------------------------------------
@@ -166,26 +83,33 @@ def test_the_kernel_is_the_reference_and_so_are_its_gradients(
   attend = functools.partial(
     tree_attention.attend, platform=platform, interpret=True
   )
-  until = _rows(T)
-  _agree(attend, _heads(len(until), T, H, K), until)
+  until = attention_rows.rows(T)
+  attention_rows.agree(attend, attention_rows.heads(len(until), T, H, K), until)
 
 
 def test_windows_and_caps_are_the_references_and_so_are_the_gradients():
   T, size = 5 * BLOCK - 3, 6
-  until = _rows(T)
-  heads, how = _heads(len(until), T, 4, 2), dict(scale=0.8, softcap=1.2)
-  window = _window(until, size)
-  expected = _agree(tree_attention.attend, heads, until, window, **how)
-  bare = _value_and_gradients(attention.reference, heads, until, **how)
+  until = attention_rows.rows(T)
+  heads, how = (
+    attention_rows.heads(len(until), T, 4, 2),
+    dict(scale=0.8, softcap=1.2),
+  )
+  window = attention_rows.window(until, size)
+  expected = attention_rows.agree(
+    tree_attention.attend, heads, until, window, **how
+  )
+  bare = attention_rows.value_and_gradients(
+    attention.reference, heads, until, **how
+  )
   assert all(np.abs(a - b).max() > 1e-2 for a, b in zip(bare, expected))
 
 
 def test_logits_and_sums_are_float32_under_bfloat16():
   T = 2 * BLOCK + 3
-  until = _rows(T)
-  heads = _heads(len(until), T, 2, 2, dtype=jnp.bfloat16)
+  until = attention_rows.rows(T)
+  heads = attention_rows.heads(len(until), T, 2, 2, dtype=jnp.bfloat16)
   # A unit in bfloat16's last place of values up to 8.
-  _agree(tree_attention.attend, heads, until, atol=2**-5)
+  attention_rows.agree(tree_attention.attend, heads, until, atol=2**-5)
 
   # Logits of 70.71 and 71.06: bfloat16 would make them 70.5 and 71.
   def row(*values):
@@ -207,9 +131,11 @@ def test_logits_and_sums_are_float32_under_bfloat16():
 def test_a_block_is_listed_if_some_query_sees_some_key(seed, blocks):
   T = 64
   random = np.random.default_rng(seed)
-  until = np.stack([_trees(random, T), _packed(random, T)]).astype(np.int32)
+  until = np.stack(
+    [attention_rows.trees(random, T), attention_rows.packed(random, T)]
+  ).astype(np.int32)
   Q, S = blocks
-  seen = _sees(until).reshape(2, T // Q, Q, T // S, S).any((2, 4))
+  seen = attention_rows.sees(until).reshape(2, T // Q, Q, T // S, S).any((2, 4))
   found = _SCHEDULE(until, None, tree_attention_kernels.Blocks(Q, S))
   for lists, expected in zip(found, (seen, seen.swapaxes(1, 2)), strict=True):
     for todo, num, wanted in zip(
@@ -225,8 +151,8 @@ _SCHEDULE = jax.jit(tree_attention.schedule, static_argnums=2)
 
 def test_a_window_lists_all_that_is_seen_and_not_what_is_far():
   T = 64
-  until = _rows(T)
-  window = _window(until, 5)
+  until = attention_rows.rows(T)
+  window = attention_rows.window(until, 5)
   sees = np.asarray(jax.jit(attention.visibility)(until, window))
   seen = sees.reshape(len(until), T // 8, 8, T // 8, 8).any((2, 4))
   blocks = tree_attention_kernels.Blocks(8, 8)
@@ -242,7 +168,7 @@ def test_blocks_that_no_query_sees_are_not_touched():
   # Two solutions of two blocks each. The dense square multiplies what is
   # hidden by 0, which makes no number of NaN; what is skipped can be anything.
   T = 4 * BLOCK
-  heads = _heads(1, T, 2, 2)
+  heads = attention_rows.heads(1, T, 2, 2)
   until = jnp.where(jnp.arange(T) < T // 2, T // 2, T)[None]
   second = slice(T // 2, None)
   q, k, v = heads
@@ -262,8 +188,8 @@ def test_blocks_that_no_query_sees_are_not_touched():
 
 def test_on_a_mesh_every_device_attends_to_its_own_part():
   B, T = 4, 3 * BLOCK + 1
-  until = jnp.asarray(_rows(T)[1:])
-  heads = _heads(B, T, 4, 2)
+  until = jnp.asarray(attention_rows.rows(T)[1:])
+  heads = attention_rows.heads(B, T, 4, 2)
   mesh = sharding.make_mesh((2, 1, 2), jax.devices()[:4])
   spec = jax.sharding.PartitionSpec(("data", "fsdp"), None, "tensor", None)
   place = jax.sharding.NamedSharding(mesh, spec)
@@ -303,7 +229,7 @@ def _model(kind):
 def test_a_model_with_remat_and_scan_has_the_references_gradients():
   T = 19
   random = np.random.default_rng(0)
-  until = _rows(T)[2:4]
+  until = attention_rows.rows(T)[2:4]
   rows = dataclasses.replace(
     batch_lib.empty(2, T),
     tokens=random.integers(0, 11, (2, T)).astype(np.int32),
@@ -339,17 +265,23 @@ def test_a_model_with_remat_and_scan_has_the_references_gradients():
 def test_splash_is_the_reference_for_packed_rows_and_so_are_its_gradients():
   T = 150
   random = np.random.default_rng(0)
-  until = np.stack([np.arange(T) + 1, _packed(random, T)]).astype(np.int32)
-  heads = _heads(2, T, 4, 2, C=8)
-  _agree(splash_attention.attend, heads, until, scale=0.7, softcap=1.5)
+  until = np.stack([np.arange(T) + 1, attention_rows.packed(random, T)]).astype(
+    np.int32
+  )
+  heads = attention_rows.heads(2, T, 4, 2, C=8)
+  attention_rows.agree(
+    splash_attention.attend, heads, until, scale=0.7, softcap=1.5
+  )
 
 
 def test_splash_says_nan_of_a_tree_and_never_a_wrong_number():
   T = 20
   random = np.random.default_rng(3)
-  until = np.stack([_packed(random, T), _trees(random, T)]).astype(np.int32)
+  until = np.stack(
+    [attention_rows.packed(random, T), attention_rows.trees(random, T)]
+  ).astype(np.int32)
   attend = jax.jit(splash_attention.attend)
-  out = attend(*_heads(2, T, 2, 2), jnp.asarray(until))
+  out = attend(*attention_rows.heads(2, T, 2, 2), jnp.asarray(until))
   assert np.isfinite(out[0]).all()
   assert np.isnan(out[1]).all()
 
@@ -359,10 +291,12 @@ def test_splash_says_nan_of_a_tree_and_never_a_wrong_number():
 def test_a_row_is_packed_if_tokens_of_one_end_see_each_other_and_no_more(seed):
   T = 10
   random = np.random.default_rng(seed)
-  until = np.stack([_trees(random, T), _packed(random, T)]).astype(np.int32)
+  until = np.stack(
+    [attention_rows.trees(random, T), attention_rows.packed(random, T)]
+  ).astype(np.int32)
   same_end = until[:, :, None] == until[:, None, :]
   segments = same_end & np.tri(T, dtype=bool)
-  expected = (_sees(until) == segments).all((1, 2))
+  expected = (attention_rows.sees(until) == segments).all((1, 2))
   assert expected[1]
   np.testing.assert_array_equal(_IS_PACKED(until), expected)
 
@@ -374,7 +308,10 @@ _IS_PACKED = jax.jit(splash_attention.is_packed)
 
 
 def _jaxpr(kind, T, mesh=None, dtype="float32"):
-  heads, until = _heads(1, T, 2, 2, dtype=dtype), jnp.full((1, T), T)
+  heads, until = (
+    attention_rows.heads(1, T, 2, 2, dtype=dtype),
+    jnp.full((1, T), T),
+  )
   attend = functools.partial(attention.attend, kind=kind)
   if mesh is None:
     return str(jax.make_jaxpr(attend)(*heads, until))

@@ -1,8 +1,9 @@
 """The kernels compiled for TPUs and GPUs that aren't here; `make plan-check`.
 
-That they are right is tested in the interpreter (test_tree_attention.py).
-That Mosaic and Triton take the same source, with the shapes of real models and
-forward and backward, is tested here.
+That they are right is tested in the interpreter (test_tree_attention.py), and
+that Tokamax's masks are on a CPU (test_tokamax_attention.py). That Mosaic and
+Triton take them, with the shapes of real models and forward and backward, is
+tested here.
 """
 
 import functools
@@ -83,7 +84,7 @@ def _compile(
 
 def _kernels(compiled):
   text = compiled.as_text()
-  names = "tpu_custom_call", "__gpu$xla.gpu.triton"
+  names = "tpu_custom_call", "__gpu$xla.gpu.triton", "mosaic_gpu_v2"
   return sum(text.count(f'custom_call_target="{name}"') for name in names)
 
 
@@ -152,6 +153,22 @@ def test_a_tpu_has_room_for_the_keys_of_16_thousand_tokens(topology, how):
 @pytest.mark.parametrize("C", [64, 128])
 def test_splash_compiles_in_both_directions(topology, C):
   assert _kernels(_compile(topology, kind="splash", C=C)) == 3
+
+
+@pytest.mark.parametrize("topology", [*GPUS[2:4], "h100:8"])
+@pytest.mark.parametrize(
+  "how",
+  [
+    dict(T=4096, H=28, K=4),
+    dict(H=14, K=2, C=64),
+    dict(H=8, K=4, C=256, softcap=50.0, windowed=True, scale=1 / 16),
+    dict(T=1000, H=2, K=1, dtype=jnp.float16),
+  ],
+  ids=str,
+)
+def test_tokamaxs_kernels_compile_for_hopper(topology, how):
+  pytest.importorskip("tokamax")
+  assert _kernels(_compile(topology, kind="tokamax", **how)) == 3
 
 
 # --- A TPU's memory, simulated ------------------------------------------------
