@@ -14,7 +14,7 @@ from typing import Any
 from flax import linen as nn
 import jax
 from jax import numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from prm_jax import errors
 from prm_jax.models import blockwise_attention
@@ -23,20 +23,8 @@ from prm_jax.models import kv_cache
 from prm_jax.models import layers
 from prm_jax.models import matmul
 from prm_jax.models import sharding
-from prm_jax.models.blockwise_attention import Window
-
-
-def visibility(
-  visible_until: Int[Array, "B T"], window: Window | None = None
-) -> Bool[Array, "B T T"]:
-  """Returns mask[b, q, k]: whether query q sees key k."""
-  index = jnp.arange(visible_until.shape[1])
-  query, key = index[:, None], index[None, :]
-  sees = (key <= query) & (query < visible_until[:, None, :])
-  if window is None:
-    return sees
-  positions, size = window
-  return sees & (positions[:, :, None] - positions[:, None, :] < size)
+from prm_jax.models.visibility import visibility
+from prm_jax.models.visibility import Window
 
 
 def attend(

@@ -23,16 +23,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from prm_jax.models import layers
 from prm_jax.models import matmul
+from prm_jax.models.visibility import Window
 
 BLOCK = 64
 _HIDDEN = -1e30
-
-
-class Window(NamedTuple):
-  """The window: a query sees less than `size` tokens back on its path."""
-
-  positions: Int[Array, "B T"]
-  size: Int[Array, ""]
 
 
 def attend(

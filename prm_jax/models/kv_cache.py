@@ -15,7 +15,7 @@ from jax import numpy as jnp
 from jaxtyping import Array, Float, Int, UInt16
 
 from prm_jax.models import layers
-from prm_jax.models.blockwise_attention import Window
+from prm_jax.models.visibility import Window
 
 # The logit of a key that isn't seen.
 UNSEEN = -1e30

@@ -24,8 +24,8 @@ from jax import numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from prm_jax import errors
-from prm_jax.models import attention
-from prm_jax.models.blockwise_attention import Window
+from prm_jax.models.visibility import visibility
+from prm_jax.models.visibility import Window
 
 # A row is whole blocks of the kernels: what they pad themselves has no mask.
 _BLOCK = 128
@@ -116,7 +116,7 @@ class _Visible(NamedTuple):
 
 
 def _visible(until: Int[Array, "B T"], window: Window | None) -> _Visible:
-  sees = attention.visibility(until, window)
+  sees = visibility(until, window)
   return _Visible(sees[:, None], first_key(sees)[:, None])
 
 

@@ -30,7 +30,7 @@ from jaxtyping import Array, Float, Int
 
 from prm_jax import errors
 from prm_jax.models import tree_attention_kernels
-from prm_jax.models.blockwise_attention import Window
+from prm_jax.models.visibility import Window
 
 # What a kernel needs of a TPU's VMEM besides two whole rows of a head, each
 # twice: the next is fetched meanwhile. A token's channels fill whole lanes.
