@@ -67,7 +67,8 @@ def checks(setting: results.Setting) -> list[results.Check]:
 
 def _check(case: cases_lib.Case, kind: str) -> results.Check:
   run = functools.partial(_measure, case, kind)
-  return results.Check(f"attention.{kind}.{case.name}", run)
+  name = f"attention.{kind}.{case.name}"
+  return results.Check(name, run, lane=name)
 
 
 def _measure(

@@ -66,19 +66,24 @@ def checks(setting: results.Setting) -> list[results.Check]:
       f"model.{layout}_is_alone.{kind}.{dtype}",
       functools.partial(_as_alone, layout, kind, dtype),
       required=kind != "splash",
+      lane=f"model.{kind}.{dtype}",
     )
     for layout, kind, dtype in layouts
   ]
   checks += [
     results.Check(
-      f"model.scores_are_the_cpus.{name}", functools.partial(_as_on_cpu, name)
+      f"model.scores_are_the_cpus.{name}",
+      functools.partial(_as_on_cpu, name),
+      lane="model.cpu",
     )
     for name in (*DTYPES, "default_float32")
   ]
   return [
     *checks,
-    results.Check("model.greedy_is_argmax", _greedy),
-    results.Check("model.same_samples_twice", _same_samples),
+    results.Check("model.greedy_is_argmax", _greedy, lane="model.samples"),
+    results.Check(
+      "model.same_samples_twice", _same_samples, lane="model.samples"
+    ),
   ]
 
 

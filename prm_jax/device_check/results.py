@@ -93,6 +93,9 @@ class Check(NamedTuple):
     more: names of further results that the same run gives.
     limit_s: after so many seconds it is taken to hang.
     needs_s: it doesn't begin with less time left.
+    lane: checks of one lane run one after another, since they share programs
+      or state; those of different lanes run side by side. Empty: it runs alone,
+      since it measures a speed or uses several devices.
   """
 
   name: str
@@ -102,6 +105,7 @@ class Check(NamedTuple):
   more: tuple[str, ...] = ()
   limit_s: float = 300.0
   needs_s: float = 0.0
+  lane: str = ""
 
   @property
   def names(self) -> tuple[str, ...]:

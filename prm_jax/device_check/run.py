@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import prm_jax
 from prm_jax import errors
@@ -50,6 +50,7 @@ class Options:
     only: names of checks, or their first parts; empty: all.
     minutes: after so many no further check begins.
     check_s: seconds after which a check is taken to hang; None: its own limit.
+    threads: how many checks run side by side, as far as they may.
     worker: the command of a worker, its argument left out.
   """
 
@@ -58,6 +59,7 @@ class Options:
   only: tuple[str, ...] = ()
   minutes: float = 8.0
   check_s: float | None = None
+  threads: int = min(8, os.cpu_count() or 1)
   worker: Sequence[str] = _WORKER
 
 
@@ -125,6 +127,7 @@ class _Runner:
     self.options, self.record, self.say = options, record, say
     self.until = time.time() + 60 * options.minutes
     self.listed = False
+    self.threads = options.threads
     self.stages: Sequence[str] = ("right",)
     # What needn't be tried in this run again, whatever came of it.
     self.tried = record.done
@@ -164,6 +167,7 @@ class _Runner:
         skip=sorted(self.tried),
         known=self.record.known,
         until_s=self.until,
+        threads=self.threads,
       )
       with _Worker(self.options.worker, asked) as worker:
         is_over, last_line = self._follow(worker), worker.last_line()
@@ -184,38 +188,60 @@ class _Runner:
     Raises:
       InputError: it ends, or writes nothing, and no worker got further before.
     """
-    current, begun, limit_s = "", time.time(), START_S
-    more: Sequence[str] = ()
+    running: dict[str, _Running] = {}
+    idle_until = time.time() + START_S
     while True:
-      event = worker.next(min(self.until + GRACE_S, begun + limit_s))
-      seconds = time.time() - begun
+      ends = [x.ends for x in running.values()] or [idle_until]
+      event = worker.next(min(self.until + GRACE_S, *ends))
       if event is None:
         worker.kill()
         is_late = time.time() >= self.until + GRACE_S
-        if current:
-          why = f"stopped after {seconds:.0f} s"
-          status = "not run" if is_late else "fail"
-          why = f"{why}: the time was up" if is_late else f"doesn't end: {why}"
-          self._end(current, status, why, seconds, more)
-        elif not self.listed:
+        if not running and not self.listed:
           raise _not_started(worker)
+        self._stop(running, is_late)
         return is_late
+      idle_until = time.time() + START_S
       if "machine" in event:
         self._list(event)
       elif "begin" in event:
-        current, begun, more = event["begin"], time.time(), event["more"]
         limit_s = self.options.check_s or event["limit_s"]
+        running[event["begin"]] = _Running(time.time(), limit_s, event["more"])
+      elif "again" in event:
+        running.pop(event["again"])
       elif "result" in event:
         self._keep(results.Result(**event["result"]))
-        current, begun, limit_s = "", time.time(), START_S
-      elif current:
-        why = f"its process ended with {_ending(event['ended'])}"
-        self._end(current, "fail", why, seconds, more, worker.tail())
-        return False
+        running.pop(event["result"]["name"], None)
       elif not self.listed:
         raise _not_started(worker)
-      else:
+      elif not running:
         return event["ended"] == 0
+      else:
+        why = f"its process ended with {_ending(event['ended'])}"
+        self._blame(running, why, worker.tail())
+        return False
+
+  def _stop(self, running: dict[str, _Running], is_late: bool) -> None:
+    """Keeps what became of checks whose worker was killed."""
+    if not is_late:
+      self._blame(running, "doesn't end: stopped")
+      return
+    for name, check in running.items():
+      why = f"stopped after {check.seconds:.0f} s: the time was up"
+      self._end(name, "not run", why, check.seconds, check.more)
+
+  def _blame(
+    self, running: dict[str, _Running], why: str, stderr: str = ""
+  ) -> None:
+    """Fails the check that took its process along.
+
+    If several were running, it isn't known which: all run again, alone.
+    """
+    if len(running) > 1:
+      self.threads = 1
+      return
+    for name, check in running.items():
+      why = f"{why} after {check.seconds:.0f} s"
+      self._end(name, "fail", why, check.seconds, check.more, stderr)
 
   def _list(self, event: dict[str, Any]) -> None:
     """Takes in the machine and all checks; refuses another machine's file."""
@@ -270,6 +296,28 @@ class _Runner:
     self.record.add(result)
     self.record.write(self.options.output)
     self.say(result.line(max(len(x.name) for x in self.record.planned)))
+
+
+class _Running(NamedTuple):
+  """A check under way.
+
+  Args:
+    begun: When it began, by time.time().
+    limit_s: After so many seconds it is taken to hang.
+    more: The names of its further results.
+  """
+
+  begun: float
+  limit_s: float
+  more: Sequence[str]
+
+  @property
+  def ends(self) -> float:
+    return self.begun + self.limit_s
+
+  @property
+  def seconds(self) -> float:
+    return time.time() - self.begun
 
 
 def _not_started(worker: _Worker) -> errors.InputError:

@@ -27,18 +27,23 @@ UPDATES = 10
 
 def checks(setting: results.Setting) -> list[results.Check]:
   """Returns the checks of training."""
+  sharded: dict[str, Callable] = {
+    f"sharded_is_one_device.{name}": functools.partial(_sharded, shape)
+    for name, shape in meshes(setting.num_devices).items()
+  }
   runs: dict[str, Callable] = {
     f"losses_are_the_cpus.{dtype}": functools.partial(_as_on_cpu, dtype)
     for dtype in models.DTYPES
   }
-  runs |= {
-    f"sharded_is_one_device.{name}": functools.partial(_sharded, shape)
-    for name, shape in meshes(setting.num_devices).items()
-  }
   runs |= dict(resumed_is_uninterrupted=_resumed, same_bits_twice=_same_bits)
   return [
-    results.Check(f"training.{name}", run, required=run != _same_bits)
-    for name, run in runs.items()
+    *(
+      results.Check(
+        f"training.{name}", run, run is not _same_bits, lane="training"
+      )
+      for name, run in runs.items()
+    ),
+    *(results.Check(f"training.{name}", run) for name, run in sharded.items()),
   ]
 
 

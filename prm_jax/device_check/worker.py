@@ -9,6 +9,7 @@ JSON goes to standard output for each event:
   {"machine": {..}, "planned": [[name, stage, required], ..], "stages": [..]}
   {"begin": name, "more": names, "limit_s": seconds}     see results.Check
   {"result": {..}}                                         results.Result
+  {"again": name}              it crashed beside others, and is to run alone
 
 What libraries print goes to standard error. It ends with 0 when all is done,
 and with RESTART if the devices are in doubt after a check that crashed. When
@@ -18,8 +19,10 @@ its standard input closes, because run.py has ended, it ends too.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent import futures
 import dataclasses
 import gc
+import itertools
 import json
 import os
 import sys
@@ -30,7 +33,7 @@ from typing import Any
 
 RESTART = 75  # EX_TEMPFAIL
 
-Emit = Callable[[dict[str, Any]], None]
+Emit = Callable[..., None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
   It is a JSON object: mode; stage, or null to list only; only, names or groups;
   skip, names; known, numbers by name; until_s, by time.time(), the last moment
-  at which a check begins.
+  at which a check begins; threads, how many checks may run side by side.
   """
   [text] = sys.argv[1:] if arguments is None else arguments
   asked = json.loads(text)
@@ -64,35 +67,91 @@ def main(arguments: Sequence[str] | None = None) -> int:
       stages=suite.stages(setting),
     )
   )
-  for check in checks:
-    wanted = [
-      name
-      for name in check.names
-      if name not in asked["skip"] and results.is_asked(name, asked["only"])
-    ]
-    if check.stage != asked["stage"] or not wanted:
-      continue
-    if time.time() + check.needs_s > asked["until_s"]:
-      continue  # a shorter one may still have the time
-    emit(dict(begin=check.name, more=check.more, limit_s=check.limit_s))
-    done, sound = run(check, setting)
-    for result in done:
-      emit(dict(result=dataclasses.asdict(result)))
-    if not sound:
-      return RESTART
-    numbers = {r.name: r.number for r in done if r.number is not None}
-    setting = dataclasses.replace(setting, known={**setting.known, **numbers})
+  missing = [c for c in checks if _is_missing(c, asked)]
+  for lane, group in itertools.groupby(missing, lambda check: bool(check.lane)):
+    alone = list(group)
+    if lane and asked["threads"] > 1:
+      alone = _side_by_side(alone, setting, asked, emit)
+    for check in alone:
+      done, sound = _measured(check, setting, asked, emit)
+      for result in done:
+        emit(dict(result=dataclasses.asdict(result)))
+      if not sound:
+        return RESTART
+      numbers = {r.name: r.number for r in done if r.number is not None}
+      setting = dataclasses.replace(setting, known={**setting.known, **numbers})
   return 0
 
 
+def _is_missing(check: Any, asked: dict[str, Any]) -> bool:
+  """Returns whether a check is of the stage and gives something asked for."""
+  from prm_jax.device_check import results
+
+  return check.stage == asked["stage"] and any(
+    name not in asked["skip"] and results.is_asked(name, asked["only"])
+    for name in check.names
+  )
+
+
+def _measured(
+  check: Any, setting: Any, asked: dict[str, Any], emit: Emit
+) -> tuple[list[Any], bool]:
+  """Returns what `run` does; nothing if there is too little time left."""
+  if time.time() + check.needs_s > asked["until_s"]:
+    return [], True  # a shorter one may still have the time
+  emit(dict(begin=check.name, more=check.more, limit_s=check.limit_s))
+  return run(check, setting)
+
+
+def _side_by_side(
+  checks: Sequence[Any], setting: Any, asked: dict[str, Any], emit: Emit
+) -> list[Any]:
+  """Runs checks in threads: most of their time is compiling.
+
+  Ends the process if one of them leaves the devices in doubt: others of that
+  moment may have failed with it.
+
+  Returns:
+    Those that crashed, to be run alone: the memory may have been the others'.
+  """
+  lanes: dict[str, list[Any]] = {}
+  for check in checks:
+    lanes.setdefault(check.lane, []).append(check)
+  crashed = []
+
+  def follow(lane: Sequence[Any]) -> None:
+    for check in lane:
+      done, sound = _measured(check, setting, asked, emit)
+      if not sound:
+        emit(dict(again=check.name), RESTART)
+      if any(r.status == "fail" and r.number is None for r in done):
+        crashed.append(check)
+        emit(dict(again=check.name))
+        continue
+      for result in done:
+        emit(dict(result=dataclasses.asdict(result)))
+
+  with futures.ThreadPoolExecutor(asked["threads"]) as pool:
+    # The longest lanes first; an error of our own is raised here.
+    list(pool.map(follow, sorted(lanes.values(), key=len, reverse=True)))
+  return [check for check in checks if check in crashed]
+
+
 def _own_stdout() -> Emit:
-  """Returns what writes a line; what others print goes to standard error."""
+  """Returns what writes a line, and ends the process with a code if given one.
+
+  What others print goes to standard error.
+  """
   out = os.fdopen(os.dup(1), "w")
   os.dup2(2, 1)
+  lock = threading.Lock()
 
-  def emit(event: dict[str, Any]) -> None:
-    out.write(json.dumps(event) + "\n")
-    out.flush()
+  def emit(event: dict[str, Any], code: int | None = None) -> None:
+    with lock:
+      out.write(json.dumps(event) + "\n")
+      out.flush()
+      if code is not None:
+        os._exit(code)
 
   return emit
 

@@ -8,6 +8,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -17,6 +18,7 @@ from prm_jax import errors
 from prm_jax.cli import main
 from prm_jax.device_check import results
 from prm_jax.device_check import run
+from prm_jax.device_check import suite
 from prm_jax.device_check import verdict
 from prm_jax.device_check import worker
 
@@ -231,6 +233,7 @@ def test_a_run_that_is_killed_keeps_its_results_and_its_worker_ends(
 import sys
 sys.path.insert(0, {str(pathlib.Path(run.__file__).parents[2])!r})
 from prm_jax.device_check import run
+from prm_jax.device_check import suite
 import pathlib
 options = run.Options(
   pathlib.Path({str(fake.output)!r}),
@@ -252,6 +255,45 @@ run.check(options, {{}}, print)
   assert "2 results done" in lines[0]
   assert record.results[:2] == before
   assert _statuses(record) == dict.fromkeys(PLAN, "pass")
+
+
+# A worker in which both checks are under way when its process ends, or hangs.
+SIDE_BY_SIDE = """
+import json, os, sys, time
+asked = json.loads(sys.argv[1])
+open(os.environ["CALLS"], "a").write(json.dumps(asked) + "\\n")
+def emit(**event):
+  print(json.dumps(event), flush=True)
+names = ["a.bad", "a.good"]
+emit(machine=dict(platform="cpu", device_kind="cpu", num_devices=1, memory=None,
+                  packages=dict(jax="0")),
+     planned=[[name, "right", True] for name in names], stages=["right"])
+def end():
+  if os.environ["HOW"] == "hang":
+    time.sleep(100)
+  os.abort()
+left = [name for name in names if name not in asked["skip"]]
+if asked["threads"] > 1:
+  for name in left:
+    emit(begin=name, more=[], limit_s=60)
+  end()
+for name in left:
+  emit(begin=name, more=[], limit_s=60)
+  if name == "a.bad":
+    end()
+  emit(result=dict(name=name, status="pass", required=True, number=1, seconds=0.1))
+"""
+
+
+@pytest.mark.parametrize("how", ["crash", "hang"])
+def test_of_checks_side_by_side_only_that_which_took_the_process_along_fails(
+  fake, tmp_path, monkeypatch, how
+):
+  (tmp_path / "fake.py").write_text(SIDE_BY_SIDE)
+  monkeypatch.setenv("HOW", how)
+  record, _, asked = fake({}, check_s=1.5, threads=4)
+  assert _statuses(record) == {"a.bad": "fail", "a.good": "pass"}
+  assert [x["threads"] for x in asked] == [4, 1, 1]
 
 
 # --- The worker -------------------------------------------------------------
@@ -284,6 +326,83 @@ def test_after_a_crash_the_devices_are_tried(monkeypatch):
   monkeypatch.setattr(machine, "wrong_devices", lambda: broken(None))
   _, sound = worker.run(_check(broken), SETTING)
   assert not sound
+
+
+ASKED = dict(threads=2, until_s=float("inf"))
+
+
+def test_lanes_run_side_by_side_and_the_checks_of_one_in_order():
+  both = threading.Barrier(2, timeout=30)
+  order = []
+
+  def met(setting):
+    both.wait()  # It takes two at the same time.
+    return results.Measured(1.0)
+
+  def noted(name, setting):
+    order.append(name)
+    return met(setting) if name == "a" else results.Measured(1.0)
+
+  checks = [
+    results.Check("x.met", met, lane="one"),
+    *(
+      results.Check(f"y.{name}", functools.partial(noted, name), lane="two")
+      for name in "abc"
+    ),
+  ]
+  events = []
+  assert not worker._side_by_side(checks, SETTING, ASKED, events.append)
+  assert order == ["a", "b", "c"]
+  ended = [x["result"]["name"] for x in events if "result" in x]
+  assert sorted(ended) == ["x.met", "y.a", "y.b", "y.c"]
+
+
+def test_what_crashes_beside_others_is_left_to_run_alone():
+  def broken(setting):
+    raise MemoryError("the others have it")
+
+  checks = [
+    results.Check("x.bad", broken, lane="one"),
+    results.Check("x.good", lambda s: results.Measured(1.0), lane="two"),
+  ]
+  events = []
+  left = worker._side_by_side(checks, SETTING, ASKED, events.append)
+  assert [check.name for check in left] == ["x.bad"]
+  assert dict(again="x.bad") in events
+  assert [x["result"]["name"] for x in events if "result" in x] == ["x.good"]
+
+
+def test_beside_others_a_device_in_doubt_ends_the_process_without_a_result(
+  monkeypatch,
+):
+  def broken(setting):
+    raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
+
+  class Ended(Exception):
+    pass
+
+  events = []
+
+  def emit(event, code=None):
+    events.append(event)
+    if code == worker.RESTART:
+      raise Ended
+
+  monkeypatch.setattr(worker, "_is_sound", lambda: False)
+  with pytest.raises(Ended):
+    worker._side_by_side(
+      [results.Check("x.bad", broken, lane="one")], SETTING, ASKED, emit
+    )
+  assert not [x for x in events if "result" in x]
+
+
+def test_no_check_that_measures_a_speed_runs_beside_others():
+  for devices in (1, 2):
+    setting = dataclasses.replace(SETTING, num_devices=devices)
+    for check in suite.checks(setting):
+      is_alone = check.name.startswith(("machine", "speed", "peers"))
+      is_alone |= "sharded" in check.name
+      assert is_alone == (not check.lane), check.name
 
 
 def test_what_cant_be_done_is_not_run_and_says_why():
