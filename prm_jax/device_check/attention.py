@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 from typing import Any, NamedTuple
 
 import jax
@@ -43,7 +44,10 @@ class Plain(NamedTuple):
 
 
 def checks(setting: results.Setting) -> list[results.Check]:
-  """Returns a check for each case and each kind that `auto` may take here."""
+  """Returns a check for each case and each kind that `auto` may take here.
+
+  And for a kind that may take its place: not required, and after all others.
+  """
   if setting.mode == "full":
     cases = [*cases_lib.PUBLISHED, *cases_lib.every()]
   elif setting.mode == "standard":
@@ -52,6 +56,9 @@ def checks(setting: results.Setting) -> list[results.Check]:
     cases = [cases_lib.PUBLISHED[0], *cases_lib.few()]
   if setting.small:
     cases = [cases_lib.shrunk(case) for case in cases]
+  coming = [case for case in cases if case.dtype != "float32"]
+  if not has_tokamax(setting):
+    coming = []
   kinds = [
     attention.suited(setting.platform, case.tokens, case.dtype)
     for case in cases
@@ -62,7 +69,19 @@ def checks(setting: results.Setting) -> list[results.Check]:
     cases_lib.with_tokens(case, 128 if setting.small else 512) for case in short
   ]
   kinds += ["reference"] * len(short)
-  return [_check(case, kind) for case, kind in zip(cases, kinds, strict=True)]
+  return [
+    *(_check(case, kind) for case, kind in zip(cases, kinds, strict=True)),
+    *(
+      _check(case, "tokamax")._replace(required=False, stage="kernels")
+      for case in coming
+    ),
+  ]
+
+
+def has_tokamax(setting: results.Setting) -> bool:
+  """Returns whether model.attention=tokamax can be tried here."""
+  is_installed = importlib.util.find_spec("tokamax") is not None
+  return setting.platform == "gpu" and is_installed
 
 
 def _check(case: cases_lib.Case, kind: str) -> results.Check:

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 import functools
 import gc
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-from jax import numpy as jnp
 
 from prm_jax import batch as batch_lib
 from prm_jax.device_check import machine
@@ -18,8 +17,6 @@ from prm_jax.device_check import shapes
 from prm_jax.device_check import timing
 from prm_jax.device_check import updates
 from prm_jax.device_check import workloads
-from prm_jax.models import attention
-from prm_jax.models import config as model_config
 from prm_jax.training import optimizer as optimizer_lib
 
 # What we want to reach, by device and check.
@@ -39,8 +36,8 @@ _ROUNDS = 3
 
 
 def checks(setting: results.Setting) -> list[results.Check]:
-  """Returns what is measured of updates, and of attention alone."""
-  updates_of = [
+  """Returns what is measured of updates."""
+  return [
     results.Check(
       f"speed.update.{name}",
       functools.partial(_measure, name),
@@ -55,10 +52,6 @@ def checks(setting: results.Setting) -> list[results.Check]:
     )
     for name in shapes.of(setting)
   ]
-  alone = results.Check(
-    "speed.attention", _attention, required=False, stage="inference"
-  )
-  return [*updates_of, alone]
 
 
 def goal(name: str, setting: results.Setting) -> float | None:
@@ -245,71 +238,3 @@ def _memory(name: str, timed: Timed) -> results.Measured:
     f" {timed.fit.words(shapes.SHAPES[name])}",
     details=dict(used=timed.used, planned=timed.planned),
   )
-
-
-# --- Attention alone --------------------------------------------------------
-
-
-def _attention(setting: results.Setting) -> results.Measured:
-  """Returns how many times as fast as jax.nn's ours is, forward and backward.
-
-  On causal rows, one solution each: jax.nn's takes no packed rows but as a
-  dense mask.
-  """
-  model: model_config.ModelConfig = shapes.SHAPES[shapes.of(setting)[-1]]
-  B, T = (2, 512) if setting.small else (4, 4096)
-  keys = jax.random.split(jax.random.key(0), 4)
-  heads = (model.num_heads, model.num_kv_heads, model.num_kv_heads)
-  q, k, v, d_out = (
-    jax.random.normal(key, (B, T, n, model.head_dim), jnp.bfloat16)
-    for key, n in zip(keys, (*heads, model.num_heads), strict=True)
-  )
-  until = jnp.full((B, T), T, jnp.int32)
-  kinds = ("cudnn", "xla") if setting.platform == "gpu" else ("xla",)
-  functions: dict[str, Any] = dict(
-    ours=lambda q, k, v: attention.attend(q, k, v, until)
-  )
-  for kind in kinds:
-    functions[kind] = functools.partial(
-      jax.nn.dot_product_attention, is_causal=True, implementation=kind
-    )
-  runs, refused = {}, {}
-  for name, function in functions.items():
-    step = jax.jit(functools.partial(_with_gradients, function))
-    run = functools.partial(_finished, step, q, k, v, d_out)
-    try:
-      run()
-    except Exception as e:
-      if name == "ours":
-        raise
-      refused[name] = str(e).partition("\n")[0][:200]
-      continue
-    runs[name] = run
-  if list(runs) == ["ours"]:
-    raise results.NotRun(f"jax.nn has none here: {refused}")
-  costs = timing.alternate(runs, 1 if setting.mode == "quick" else 10)
-  our_costs = costs["ours"]
-  ratios = {
-    name: timing.ratio(other_costs, our_costs)["wall"]
-    for name, other_costs in costs.items()
-    if name != "ours"
-  }
-  first = next(iter(ratios))
-  return results.Measured(
-    ratios[first]["median"],
-    "x",
-    note=f"as fast as jax.nn's {first}, causal rows of {T:,}",
-    details=dict(
-      ratios=ratios, refused=refused, seconds=timing.wall_seconds(costs)
-    ),
-  )
-
-
-def _with_gradients(function: Any, q: Any, k: Any, v: Any, d_out: Any) -> Any:
-  """Returns a function's value and its gradients."""
-  out, vjp = jax.vjp(function, q, k, v)
-  return out, vjp(d_out)
-
-
-def _finished(function: Any, *args: Any) -> Any:
-  return jax.block_until_ready(function(*args))

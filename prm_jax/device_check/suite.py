@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prm_jax.device_check import attention
 from prm_jax.device_check import inference
+from prm_jax.device_check import kernels
 from prm_jax.device_check import machine
 from prm_jax.device_check import models
 from prm_jax.device_check import peers
@@ -19,12 +20,21 @@ def stages(setting: results.Setting) -> tuple[str, ...]:
   What is right comes first, then what people run first.
   """
   updates = [f"update_{name}" for name in shapes.of(setting)]
-  return ("right", *updates, "inference", "peers")
+  return ("right", *updates, "inference", "kernels", "peers")
 
 
 def checks(setting: results.Setting) -> list[results.Check]:
   """Returns the checks of a machine, in order."""
-  parts = (machine, attention, models, training, speed, inference, peers)
+  parts = (
+    machine,
+    attention,
+    models,
+    training,
+    speed,
+    kernels,
+    inference,
+    peers,
+  )
   order = stages(setting)
   return sorted(
     (check for part in parts for check in part.checks(setting)),

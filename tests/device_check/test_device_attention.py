@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import importlib.util
 import itertools
 
 import jax
@@ -11,11 +12,13 @@ import pytest
 
 from prm_jax.device_check import attention as attention_lib
 from prm_jax.device_check import cases
+from prm_jax.device_check import kernels
 from prm_jax.device_check import limits
 from prm_jax.device_check import results
 from prm_jax.device_check import worker
 from prm_jax.models import attention
 from prm_jax.models import blockwise_attention
+from prm_jax.models import splash_attention
 from prm_jax.models import tree_attention_kernels
 
 SETTING = results.Setting("quick", "cpu", "cpu", 1)
@@ -51,7 +54,7 @@ def test_few_cases_hold_every_pair_of_levels():
 def test_full_has_all_324_and_the_published_shapes_first():
   assert len({case.name for case in cases.every()}) == 324
   setting = results.Setting("full", "gpu", "NVIDIA H200", 1)
-  names = [c.name for c in attention_lib.checks(setting)]
+  names = [c.name for c in attention_lib.checks(setting) if c.required]
   assert len(names) == len(set(names)) == 5 + 324 + 6
   assert all("qwen2_5" in n for n in names[:2]) and "llama3" in names[2]
   kinds = collections.Counter(n.split(".")[1] for n in names)
@@ -63,8 +66,7 @@ def test_full_has_all_324_and_the_published_shapes_first():
 def test_every_kind_that_auto_may_take_is_required(platform, mode):
   setting = results.Setting(mode, platform, platform, 1)
   found = attention_lib.checks(setting)
-  assert all(c.required for c in found)
-  kinds = {c.name.split(".")[1] for c in found}
+  kinds = {c.name.split(".")[1] for c in found if c.required}
   lengths = (64, 128, 512, 1024, 4096, 16_384)
   assert kinds == {
     attention.suited(platform, tokens, dtype)
@@ -219,3 +221,47 @@ def test_a_result_that_is_no_number_fails(monkeypatch):
   found = _result(_case("causal"), "reference")
   assert found.status == "fail" and found.number is None
   assert "nan" in found.note
+
+
+# --- A kernel that is to come --------------------------------------------------
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_tokamaxs_kernel_is_checked_where_it_is_and_isnt_required(
+  is_there, monkeypatch
+):
+  monkeypatch.setattr(attention_lib, "has_tokamax", lambda _: is_there)
+  checks = {c.name: c for c in attention_lib.checks(SETTING)}
+  coming = {n: c for n, c in checks.items() if ".tokamax." in n}
+  assert bool(coming) == is_there
+  assert all(c.stage == "kernels" and not c.required for c in coming.values())
+  assert not any("float32" in name for name in coming)
+  rest = [c for n, c in checks.items() if n not in coming]
+  assert all(c.stage == "right" and c.required for c in rest)
+
+
+def test_kernels_take_turns_on_causal_packed_and_tree_rows():
+  rows = {
+    name: kernels.visible_until(name, 2, 512, 100) for name in kernels.ROWS
+  }
+  is_packed = {
+    name: np.asarray(splash_attention.is_packed(jnp.asarray(until))).tolist()
+    for name, until in rows.items()
+  }
+  assert is_packed["causal"] == is_packed["packed"] == [True, True]
+  assert False in is_packed["tree"]
+  assert (rows["causal"] == 512).all() and (rows["packed"] < 512).any()
+
+
+@pytest.mark.skipif(
+  importlib.util.find_spec("tokamax") is None,
+  reason="tokamax isn't installed: it needs Python 3.12 (make newest)",
+)
+def test_tokamax_in_its_plain_form_passes_and_is_timed(monkeypatch):
+  monkeypatch.setattr(attention_lib, "has_tokamax", lambda _: True)
+  checks = [c for c in attention_lib.checks(SETTING) if ".tokamax." in c.name]
+  for check in checks:
+    assert check.run(SETTING).passed, check.name
+  timed = [c for c in kernels.checks(SETTING) if c.name.endswith("tree")]
+  [found] = [check.run(SETTING) for check in timed]
+  assert [*found.details["ratios"]] == ["tokamax"] and found.number > 0
