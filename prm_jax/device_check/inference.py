@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -59,14 +58,12 @@ def _loaded(
 ) -> tuple[model_config.ModelConfig, Any]:
   """Returns a shape and random bfloat16 parameters of it, on the device.
 
-  With as many layers as fit in half of the memory: the rest is for what is
-  computed.
+  Raises:
+    NotRun: They leave less than a quarter of the memory to what is computed.
   """
-  whole = shapes.SHAPES[name]
-  for layers in shapes.fewer(whole.num_layers):
-    model = dataclasses.replace(whole, num_layers=layers)
-    if memory is None or 2 * shapes.num_parameters(model) <= memory / 2:
-      break
+  model = shapes.SHAPES[name]
+  if memory is not None and 2 * shapes.num_parameters(model) > 0.75 * memory:
+    raise results.NotRun("doesn't fit")
   leaves = jax.eval_shape(lambda: models.random_params(model, (head,)))
   # Leaf by leaf: as float32 all of them might not fit. Values don't matter.
   params = jax.tree.map(lambda leaf: _noise(leaf.shape), leaves)
@@ -78,13 +75,6 @@ def _loaded(
 @functools.partial(jax.jit, static_argnums=0)
 def _noise(shape: tuple[int, ...]) -> jax.Array:
   return 0.02 * jax.random.normal(jax.random.key(0), shape, jnp.bfloat16)
-
-
-def _shrunk(name: str, model: model_config.ModelConfig) -> str:
-  whole = shapes.SHAPES[name].num_layers
-  if model.num_layers == whole:
-    return ""
-  return f"; SHRUNK to {model.num_layers} of {whole} layers"
 
 
 # --- Scores -----------------------------------------------------------------
@@ -99,7 +89,7 @@ def _score(
   seen. The text is encoded and rows are laid out in the time that counts.
   """
   model, params = _loaded(name, "step", setting.memory)
-  T = shapes.ROW_TOKENS[name]
+  T = shapes.row_tokens(name)
   count = 12 if setting.small else 512
   solutions = workloads.solutions("solutions", count, longest=T // 2)
   encoding_config = encoding.EncodingConfig(max_tokens=T)
@@ -133,7 +123,7 @@ def _score(
     speed.goal(f"speed.score.{name}.{layout}", setting),
     at_least=True,
     note=f"{rate['median']:,.1f} solutions/s of {tokens / len(solutions):.0f}"
-    f" tokens computed each{_shrunk(name, model)}",
+    f" tokens computed each",
     details=dict(share=share, solutions_per_s=rate, tokens=tokens),
   )
 
@@ -197,7 +187,7 @@ def _roll_out(
     rate["median"],
     "tokens/s",
     note=f"{rate['median'] / bound:.2f} of what memory bandwidth allows; slot"
-    f" use {work.slot_use:.2f}{_shrunk(name, model)}",
+    f" use {work.slot_use:.2f}",
     details=dict(
       tokens_per_s=rate, bound_tokens_per_s=bound, slot_use=work.slot_use
     ),

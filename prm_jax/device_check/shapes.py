@@ -21,7 +21,11 @@ SHAPES = {
   "1_5b": _qwen2_5(151_936, 1536, 28, 12, 2, 128, 8960),
   "7b": _qwen2_5(152_064, 3584, 28, 28, 4, 128, 18_944, tie_embedding=False),
 }
-ROW_TOKENS = dict(small=512) | dict.fromkeys(("1_5b", "7b"), 4096)
+# Trained by adapters of all matrices, over a base in bfloat16.
+SHAPES |= {
+  f"{name}_lora": dataclasses.replace(SHAPES[name], lora_rank=16)
+  for name in ("small", "7b")
+}
 # Of a device's memory, as far as estimates go; the compiler then says more.
 USABLE = 0.95
 
@@ -30,7 +34,7 @@ class Fit(NamedTuple):
   """One way to train a shape: the model, its rows and its first moments.
 
   Args:
-    model: The shape of the model, with `remat` and perhaps fewer layers.
+    model: The shape of the model, with `remat`.
     rows: The number of rows of an update.
     sequence_length: The number of tokens of a row.
     momentum_dtype: See OptimizerConfig.
@@ -41,24 +45,31 @@ class Fit(NamedTuple):
   sequence_length: int
   momentum_dtype: str
 
-  def words(self, whole: model_config.ModelConfig) -> str:
-    """Returns how it is run, and what was left out to make it fit."""
+  def words(self) -> str:
+    """Returns how it is run."""
     text = (
       f"{self.rows} rows of {self.sequence_length:,}, remat={self.model.remat}"
     )
     if self.momentum_dtype != "float32":
       text += f", momentum in {self.momentum_dtype}"
-    if self.model.num_layers < whole.num_layers:
-      text += (
-        f"; SHRUNK to {self.model.num_layers} of {whole.num_layers} layers:"
-        " the whole doesn't fit"
-      )
     return text
 
 
+def row_tokens(name: str) -> int:
+  """Returns the tokens of a shape's row."""
+  return 512 if name.startswith("small") else 4096
+
+
 def of(setting: results.Setting) -> tuple[str, ...]:
-  """Returns the names of the shapes to measure."""
+  """Returns the names of the shapes that score and sample."""
   return ("small",) if setting.small else ("1_5b", "7b")
+
+
+def trained(setting: results.Setting) -> tuple[str, ...]:
+  """Returns the names of the shapes that are trained: 7B whole needs most."""
+  if setting.small:
+    return ("small", "small_lora")
+  return ("1_5b", "7b_lora", "7b")
 
 
 def num_parameters(model: model_config.ModelConfig) -> int:
@@ -66,52 +77,68 @@ def num_parameters(model: model_config.ModelConfig) -> int:
   return model.body_parameters + model.vocab_size * model.d_model
 
 
+def num_trained(model: model_config.ModelConfig) -> int:
+  """Returns the parameters that are trained: with adapters these alone.
+
+  An adapter of a matrix [in, out] has rank (in + out) parameters.
+  """
+  if not model.lora_rank:
+    return num_parameters(model)
+  D, F = model.d_model, model.d_ff
+  queries, keys = (
+    n * model.head_dim for n in (model.num_heads, model.num_kv_heads)
+  )
+  sides = dict.fromkeys(("query", "output"), D + queries)
+  sides |= dict.fromkeys(("key", "value"), D + keys)
+  sides |= dict.fromkeys(("gate", "up", "down"), D + F)
+  per_layer = sum(sides[name] for name in model.lora_targets)
+  return model.num_layers * model.lora_rank * per_layer
+
+
 def fits(name: str, memory: int | None) -> Iterator[Fit]:
   """Yields ways to train a shape, the best that should fit first.
 
   Rows first: less rematerialisation before more while four rows fit, then
-  bfloat16 moments, then fewer layers.
+  bfloat16 moments.
 
   Args:
     name: of the shape.
     memory: bytes of a device; None: unknown, and everything is yielded.
   """
-  whole, tokens = SHAPES[name], ROW_TOKENS[name]
+  whole = SHAPES[name]
   most = float("inf") if memory is None else USABLE * memory
   ways = (
     ("dots", "float32", (16, 8, 4)),
     ("full", "float32", (16, 8, 4, 2, 1)),
     ("full", "bfloat16", (16, 8, 4, 2, 1)),
   )
-  for layers in fewer(whole.num_layers):
-    for remat, momentum_dtype, counts in ways:
-      model = dataclasses.replace(whole, num_layers=layers, remat=remat)
-      for rows in counts:
-        if name == "small" and rows > 4:
-          continue
-        fit = Fit(model, rows, tokens, momentum_dtype)
-        if estimate(fit) <= most:
-          yield fit
-
-
-def fewer(layers: int) -> list[int]:
-  """Returns numbers of layers, from all of them down."""
-  return sorted({max(1, layers * n // 8) for n in range(1, 9)}, reverse=True)
+  for remat, momentum_dtype, counts in ways:
+    model = dataclasses.replace(whole, remat=remat)
+    for rows in counts:
+      if name.startswith("small") and rows > 4:
+        continue
+      fit = Fit(model, rows, row_tokens(name), momentum_dtype)
+      if estimate(fit) <= most:
+        yield fit
 
 
 def estimate(fit: Fit) -> float:
   """Returns about how many bytes an update needs.
 
-  Parameters, gradients and two moments; of each layer its input, once more
-  while it is computed again, and with remat="dots" what its matmuls give. Over
-  by up to a tenth of what `plan` says of the published shapes.
+  Parameters, gradients and two moments of what is trained, and adapters' base;
+  of each layer its input, once more while it is computed again, and with
+  remat="dots" what its matmuls give, adapters' beside their base's. Within a
+  tenth of what `plan` says of the published shapes.
   """
   model = fit.model
   moments = 4 + (2 if fit.momentum_dtype == "bfloat16" else 4)
-  state = num_parameters(model) * (4 + 4 + moments)
+  state = num_trained(model) * (4 + 4 + moments)
+  if model.lora_rank:
+    state += 2 * num_parameters(model)
   channels = 2.0 * model.d_model
   if model.remat == "dots":
     heads = model.num_heads + 2 * model.num_kv_heads
-    channels += heads * model.head_dim + 2 * model.d_ff + 2 * model.d_model
+    made = heads * model.head_dim + 2 * model.d_ff + 2 * model.d_model
+    channels += 2 * made if model.lora_rank else made
   tokens = fit.rows * fit.sequence_length
   return state + 2.0 * model.num_layers * tokens * channels

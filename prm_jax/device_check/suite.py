@@ -19,7 +19,7 @@ def stages(setting: results.Setting) -> tuple[str, ...]:
 
   What is right comes first, then what people run first.
   """
-  updates = [f"update_{name}" for name in shapes.of(setting)]
+  updates = [f"update_{name}" for name in shapes.trained(setting)]
   return ("right", *updates, "inference", "kernels", "peers")
 
 

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 import dataclasses
 from typing import Any
 
+from flax import traverse_util
 from flax.core import meta
 import jax
 from jax import numpy as jnp
 import numpy as np
 
 from prm_jax import batch as batch_lib
+from prm_jax.device_check import shapes
 from prm_jax.models import config as model_config
 from prm_jax.models import sharding
 from prm_jax.plan import memory
@@ -49,8 +51,17 @@ class Updates:
       mesh: where; the first device alone by default.
     """
     self._program = programs.make(
-      prm.PRMConfig(), model, optimizer_lib.make(optimizer, STEPS)
+      prm.PRMConfig(),
+      model,
+      optimizer_lib.make(optimizer, STEPS),
+      trainable="lora" if model.lora_rank else "all",
     )
+    if model.lora_rank:
+      # Published weights are bfloat16, and so is what isn't trained of them.
+      base = jax.eval_shape(self._program.init, jax.random.key(0)).params
+      paths = traverse_util.flatten_dict(meta.unbox(base))
+      types = dict.fromkeys(paths, jnp.bfloat16)
+      self._program = program_lib.holding(self._program, types)
     if mesh is None:
       mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
     self.mesh = mesh
@@ -134,7 +145,8 @@ def matmul_flops(
   6 n (N + 2 L H C k + D): n tokens, N parameters of the layers' matmuls, and
   for each token two products over k keys and one with the score head. A
   multiplication and its addition are two. Recomputation, softmax, norms and
-  AdamW don't count; a third of it is the forward pass.
+  AdamW don't count; a third of it is the forward pass. With A parameters of
+  adapters N counts 4, since its own gradient isn't needed, and A counts 6.
 
   Args:
     model: its shape.
@@ -144,4 +156,8 @@ def matmul_flops(
   """
   attention = 2 * model.num_layers * model.num_heads * model.head_dim
   per_token = model.body_parameters + attention * keys_per_token + model.d_model
-  return 6.0 * tokens * per_token
+  flops = 6.0 * tokens * per_token
+  if model.lora_rank:
+    adapters = shapes.num_trained(model)
+    flops += tokens * (6.0 * adapters - 2.0 * model.body_parameters)
+  return flops

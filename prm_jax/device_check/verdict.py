@@ -67,12 +67,9 @@ def _advice(
 def _fields_of_fit(
   shape: str, fit: Mapping[str, Any]
 ) -> list[tuple[str, str, str]]:
-  """Returns what trains a shape here; nothing of the one for CPUs."""
-  if shape == "small":
+  """Returns what trains a shape here; nothing of those for CPUs."""
+  if shape.startswith("small"):
     return []
-  if fit["layers"] < fit["all_layers"]:
-    why = f"shape {shape} doesn't fit one: {fit['layers']} of"
-    return [("mesh", "more devices", f"{why} {fit['all_layers']} layers do")]
   names = {
     "XLA_PYTHON_CLIENT_MEM_FRACTION": "memory_fraction",
     "model.remat": "remat",
