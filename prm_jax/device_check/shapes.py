@@ -127,8 +127,8 @@ def estimate(fit: Fit) -> float:
 
   Parameters, gradients and two moments of what is trained, and adapters' base;
   of each layer its input, once more while it is computed again, and with
-  remat="dots" what its matmuls give, adapters' beside their base's. Within a
-  tenth of what `plan` says of the published shapes.
+  remat="dots" what its matmuls give. Within a tenth of what `plan` says of the
+  published shapes.
   """
   model = fit.model
   moments = 4 + (2 if fit.momentum_dtype == "bfloat16" else 4)
@@ -138,7 +138,6 @@ def estimate(fit: Fit) -> float:
   channels = 2.0 * model.d_model
   if model.remat == "dots":
     heads = model.num_heads + 2 * model.num_kv_heads
-    made = heads * model.head_dim + 2 * model.d_ff + 2 * model.d_model
-    channels += 2 * made if model.lora_rank else made
+    channels += heads * model.head_dim + 2 * model.d_ff + 2 * model.d_model
   tokens = fit.rows * fit.sequence_length
   return state + 2.0 * model.num_layers * tokens * channels

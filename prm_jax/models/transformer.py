@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import functools
+import math
 from typing import Any, NamedTuple
 
 from flax import linen as nn
@@ -102,13 +103,26 @@ def _outcome_head(kind: str) -> nn.Module:
   return layers.ScoreHead(use_bias=kind == "linear")
 
 
+def _is_kept(rank: int, primitive: Any, *avals: Any, **params: Any) -> bool:
+  """Returns whether a result is kept for the backward pass with remat="dots".
+
+  Those of matmuls are, but not what an adapter adds: it is as large as what its
+  kernel gives, and of so small a rank that it is cheap to compute again.
+  """
+  dots = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+  if not dots(primitive, *avals, **params):
+    return False
+  ((summed, _), _) = params["dimension_numbers"]
+  return math.prod(avals[0].shape[i] for i in summed) > rank
+
+
 def _stacked_blocks(c: model_config.ModelConfig) -> Any:
   """Returns the layers as one module with a leading L axis."""
   block = Block
   if c.remat != "none":
     policy = None
     if c.remat == "dots":
-      policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+      policy = functools.partial(_is_kept, c.lora_rank)
     block = nn.remat(Block, policy=policy, prevent_cse=not c.scan)
   return nn.scan(
     block,

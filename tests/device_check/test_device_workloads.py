@@ -97,7 +97,7 @@ def test_estimates_are_near_what_the_compiler_plans():
     ("1_5b", "dots", 16, "float32"): 105.3,
     ("7b_lora", "full", 8, "float32"): 27.6,
     ("7b_lora", "full", 16, "float32"): 41.1,
-    ("7b_lora", "dots", 4, "float32"): 99.4,
+    ("7b_lora", "dots", 4, "float32"): 59.4,
   }
   for (name, remat, rows, momentum), gib in planned.items():
     model = dataclasses.replace(shapes.SHAPES[name], remat=remat)

@@ -40,6 +40,7 @@ VARIANTS = {
   "two": dict(lora_targets=("value", "down")),
   "loop": dict(scan=False),
   "remat": dict(remat="full"),
+  "dots": dict(remat="dots"),
   "options": dict(
     num_kv_heads=1,
     qkv_bias=True,

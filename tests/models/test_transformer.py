@@ -338,6 +338,17 @@ def test_remat_saves_the_memory_that_it_promises():
   assert full < dots < none
 
 
+def test_what_adapters_add_is_computed_again_rather_than_kept():
+  wide = dataclasses.replace(DEEP, d_ff=1024, remat="dots")
+  alone = _gradient_memory(wide, "as it is")
+  adapted = _gradient_memory(
+    dataclasses.replace(wide, lora_rank=2, lora_targets=("gate", "up")), "lora"
+  )
+  # Of each layer two results of 1,024 channels for the 2 x 64 tokens, float32.
+  kept = DEEP.num_layers * 2 * (2 * 64) * 1024 * 4
+  assert adapted - alone < kept / 4
+
+
 def test_unused_keys_and_values_cost_training_no_memory(monkeypatch):
   """A layer returns them for the prefill; elsewhere XLA must drop them."""
 
