@@ -35,14 +35,20 @@ class Source(verbs.Value):
       and steps, and if it has them id, labels, ratings, first_error (from 0) or
       first_error_from_1, answer, outcome, source; separator is what stands
       between the steps of one text, none what a first error says if no step is
-      wrong; docs/data.md explains it. For other commands write
+      wrong, rows what holds several solutions; numbers=remove takes "Step 1: "
+      off the steps; docs/data.md explains it. For other commands write
       --format='map(...)'.
+    words: The ratings that words stand for, where `map` has ratings, as in
+      good=1,ok=0,bad=-1.
   """
 
   path: verbs.Input
   format: str = "jsonl"
   map: str | None = dataclasses.field(
     default=None, metadata=dict(metavar="problem=FIELD,steps=FIELD,..")
+  )
+  words: str | None = dataclasses.field(
+    default=None, metadata=dict(metavar="WORD=RATING,..")
   )
 
   def __post_init__(self):
@@ -51,11 +57,18 @@ class Source(verbs.Value):
       raise errors.InputError(
         f"`map`: says what the form is; leave out `format={self.format}`"
       )
+    if self.words is not None and self.map is None:
+      raise errors.InputError("`words`: they are those of `map`; give it, too")
 
   @property
   def format_name(self) -> str:
     """The name of the format, as sources.reader takes it."""
-    return self.format if self.map is None else f"map({self.map})"
+    if self.map is None:
+      return self.format
+    words = ""
+    if self.words is not None:
+      words = ",words=" + self.words.replace("=", ":").replace(",", ";")
+    return f"map({self.map}{words})"
 
   @property
   def stored_at(self) -> pathlib.Path:

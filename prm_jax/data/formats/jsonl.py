@@ -21,6 +21,7 @@ from prm_jax import schema
 from prm_jax.data import messages as messages_lib
 from prm_jax.data import solution_texts
 from prm_jax.data.formats import fields
+from prm_jax.data.formats import mapping_guess
 from prm_jax.data.formats import record_files
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
@@ -40,12 +41,29 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
   """
   seen: dict[str, str] = {}
   for where, record in record_files.read_records(path):
+    if not seen:
+      _check_form(record, where)
     solution = solution_from_record(record, where)
     fields.unique_id(seen, solution.id, where)
     group = fields.group(solution.problem)
     yield dataclasses.replace(
       solution, extra={"group": group, **solution.extra}
     )
+
+
+def _check_form(record: Mapping[str, Any], where: str) -> None:
+  """Refuses a file of another form by its first record, and says what may do."""
+  missing = [name for name in ("problem", "steps") if name not in record]
+  if "messages" in record or not missing:
+    return
+  found = mapping_guess.guess(record)
+  example = "problem=FIELD,steps=FIELD" if found is None else found
+  raise errors.InputError(
+    f"{where}: no {' and no '.join(missing)}; the record has"
+    f" {', '.join(map(repr, record)) or 'no field'}. If the file has another"
+    f" format, name it (docs/data.md), or say where its fields are:"
+    f" `map='{example}'`" + ("" if found is None else " (a guess)")
+  )
 
 
 def check(solution: schema.Solution) -> None:

@@ -1,15 +1,19 @@
 """The records of a file of solutions: JSON Lines, indented JSON or a table.
 
 A table is a Parquet or Arrow file, or all files of a split (dataset_folders),
-and is read by a process of its own (table_worker).
-The content decides, not the name. Every record comes with its place, "FILE:LINE"
-of JSON Lines, and else "FILE:N" for the Nth record, both counted from 1.
+and is read by a process of its own (table_worker); or it is CSV or TSV, whose
+values are texts. The content decides, not the name, but for CSV and TSV, which
+end with .csv or .tsv. Every record comes with its place, "FILE:LINE" of JSON
+Lines and CSV, and else "FILE:N" for the Nth record, both counted from 1.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+import csv
 import importlib.util
+import io
 import json
 import os
 import pathlib
@@ -26,6 +30,8 @@ from prm_jax.runtime import limits
 
 _TABLES = (table_worker.PARQUET, table_worker.ARROW_FILE, b"\xff\xff\xff\xff")
 _WORKER = pathlib.Path(table_worker.__file__)
+# What stands between the cells of a row.
+_CELLS = {".csv": ",", ".tsv": "\t"}
 
 Record = tuple[str, dict[str, Any]]
 
@@ -50,6 +56,9 @@ def read_records(path: files.PathLike) -> Iterator[Record]:
   parts = dataset_folders.files_of(path)
   if parts is not None:
     return _read_tables(path, parts)
+  suffix = pathlib.Path(str(path).removesuffix(".gz")).suffix.lower()
+  if suffix in _CELLS:
+    return _read_cells(path, _CELLS[suffix])
   if is_table(path):
     return _read_tables(path, [pathlib.Path(path)])
   first = _first_line(path)
@@ -57,23 +66,6 @@ def read_records(path: files.PathLike) -> Iterator[Record]:
   if is_open or first.startswith("["):
     return _read_documents(path)
   return files.read_records(path)
-
-
-def read_document(path: files.PathLike) -> dict[str, Any]:
-  """Returns the one object that a JSON file holds.
-
-  Args:
-    path: The file.
-
-  Raises:
-    InputError: The file can't be read, or doesn't hold one object.
-  """
-  documents = list(_read_documents(path))
-  if len(documents) != 1:
-    raise errors.InputError(
-      f"{path}: holds {len(documents)} JSON objects; `rows` takes those of one"
-    )
-  return documents[0][1]
 
 
 def is_table(path: files.PathLike) -> bool:
@@ -167,6 +159,50 @@ def _after_blanks(text: str, at: int) -> int:
   while text[at : at + 1].isspace():
     at += 1
   return min(at, len(text))
+
+
+# --- CSV --------------------------------------------------------------------
+
+
+def _read_cells(path: files.PathLike, delimiter: str) -> Iterator[Record]:
+  """Yields the rows of a table of texts, whose first row names the columns."""
+  text = files.read_text(path).removeprefix("\ufeff")
+  csv.field_size_limit(limits.LINE_BYTES)
+  reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
+  names: list[str] = []
+  line = 1
+  try:
+    for cells in reader:
+      where, line = f"{path}:{line}", reader.line_num + 1
+      if not cells:
+        continue  # a blank line
+      if not names:
+        names = _columns(cells, where)
+        continue
+      if len(cells) != len(names):
+        raise errors.InputError(
+          f"{where}: {len(cells)} cells, and the header has {len(names)}; put"
+          " a text that holds the delimiter or a line break in double quotes"
+        )
+      yield where, dict(zip(names, cells))
+  except csv.Error as e:
+    raise errors.InputError(
+      f"{path}:{reader.line_num}: {e}; is a double quote not closed, or not"
+      " doubled inside of a text?"
+    ) from None
+  if not names:
+    raise errors.InputError(
+      f"{path}: is empty; its first row names the columns"
+    )
+
+
+def _columns(cells: Sequence[str], where: str) -> list[str]:
+  twice = [name for name, n in Counter(cells).items() if n > 1]
+  if twice:
+    raise errors.InputError(
+      f"{where}: the header has the column {twice[0]!r} twice; rename one"
+    )
+  return list(cells)
 
 
 # --- Tables -----------------------------------------------------------------

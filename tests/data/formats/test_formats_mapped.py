@@ -1,13 +1,17 @@
 """A mapping finds the fields of a solution, or says where they aren't."""
 
 import json
+import re
 
 import pytest
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import convert
+from prm_jax.data import inputs
 from prm_jax.data import sources
 from prm_jax.data.formats import mapped
+from prm_jax.data.formats import step_numbers
 
 # The fields are those of Mr-Ben, the texts our own.
 MR_BEN = {
@@ -258,3 +262,234 @@ def test_a_mapped_source_of_a_config_is_read(tmp_path, monkeypatch):
   (solution,) = sources.open_source(source)
   assert solution.steps == ("a", "b")
   assert sources.source_names([source], [[solution]]) == ["map"]
+
+
+# --- Tables of texts ----------------------------------------------------------
+
+
+def _csv(tmp_path, text, mapping, name="mine.csv"):
+  path = tmp_path / name
+  path.write_text(text)
+  return sources.read(f"map({mapping})", path)[0]
+
+
+def test_csv_and_tsv_are_read_with_lists_as_json_or_python_writes_them(
+  tmp_path,
+):
+  header = "question,cot,marks,gold"
+  json_row = '"1 + 1,\nthen?","[""a"", ""b, c""]","[1, -1]",2'
+  python_row = """2?,"['it''s', 'b']","[0, None]",7""".replace("''", "\\'")
+  mapping = "problem=question,steps=cot,ratings=marks,answer=gold"
+  text = "\n".join([header, json_row, "", python_row])
+  first, second = _csv(tmp_path, text, mapping)
+  assert (first.id, second.id) == ("map/mine:2", "map/mine:5")
+  assert first.problem == "1 + 1,\nthen?" and first.answer == "2"
+  assert first.steps == ("a", "b, c") and first.ratings == (1, -1)
+  assert second.steps == ("it's", "b") and second.ratings == (0, None)
+  tabs = text.replace("question,cot,marks,gold", "question\tcot\tmarks\tgold")
+  tabs = (
+    tabs.replace('?",', '?"\t').replace(']",', ']"\t').replace("2?,", "2?\t")
+  )
+  of_tabs = _csv(tmp_path, tabs, mapping, "mine.tsv")
+  assert [s.steps for s in of_tabs] == [first.steps, second.steps]
+
+
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [
+    ("", "mine.csv: is empty; its first row names"),
+    ("a,a\n1,2\n", "mine.csv:1: the header has the column 'a' twice"),
+    ("q,s\n1\n", "mine.csv:2: 1 cells, and the header has 2"),
+    ('q,s\n"1,2\n', "mine.csv:2: .*double quote not closed"),
+    ("q,s\nx,\"['a'\"\n", "mine.csv:2: the steps are one text"),
+  ],
+)
+def test_a_bad_table_of_texts_is_one_line(text, message, tmp_path):
+  with pytest.raises(errors.InputError, match=message):
+    _csv(tmp_path, text, "problem=q,steps=s")
+
+
+# --- Several solutions, several annotators, other words ----------------------
+
+
+def test_rows_of_a_record_have_its_own_fields(read):
+  record = dict(
+    question="q",
+    chain_of_thoughts=[
+      dict(steps=["a", "b"], labels=[1, 0], by="x"),
+      dict(steps=["c"], labels=[1], question="own"),
+    ],
+  )
+  mapping = "rows=chain_of_thoughts,problem=question,steps=steps,labels=labels"
+  found = read(mapping, record, record)
+  assert [s.id for s in found] == [f"map/mine:{i}" for i in (1, 2, 3, 4)]
+  assert [s.problem for s in found[:2]] == ["q", "own"]
+  assert found[0].steps == ("a", "b") and found[0].labels == (1, 0)
+  assert found[0].extra["fields"] == dict(by="x")
+  starred = read(
+    mapping.replace("rows=chain_of_thoughts", "rows=chain_of_thoughts.*"),
+    record,
+  )
+  assert starred == found[:2]
+
+
+def test_lists_with_an_entry_for_each_solution_are_rows(read):
+  record = dict(task="t", code=["a\nb", "c"], score=[1, 0], judged={"by": 3})
+  mapping = "rows=code+score,problem=task,steps=code,outcome=score"
+  found = read(mapping + r",separator=\n", record)
+  assert [(s.steps, s.outcome) for s in found] == [
+    (("a", "b"), True),
+    (("c",), False),
+  ]
+  assert found[0].extra["fields"] == dict(judged={"by": 3})
+  with pytest.raises(errors.InputError, match=r"1: .*2 of code, 1 of score"):
+    read(mapping, record | dict(score=[1]))
+  with pytest.raises(errors.InputError, match="score is int, expected a list"):
+    read(mapping, record | dict(score=1))
+  with pytest.raises(errors.InputError, match=r"leads to str.*rows=a"):
+    read("rows=code,problem=task,steps=code", record)
+
+
+def test_records_without_rows_are_said(read, caplog):
+  found = read(
+    "rows=samples,problem=q,steps=s",
+    dict(q="a", samples=[]),
+    dict(q="b", samples=[dict(s=["x"])]),
+  )
+  assert [s.problem for s in found] == ["b"]
+  assert "1 records have no rows at samples" in caplog.text
+
+
+def test_an_index_names_one_annotator(read):
+  record = dict(
+    q="?",
+    s=["a", "b"],
+    annotations=[dict(ratings=[1, -1]), dict(ratings=[0, 1])],
+  )
+  for i in (0, 1):
+    (found,) = read(
+      f"problem=q,steps=s,ratings=annotations.{i}.ratings", record
+    )
+    assert list(found.ratings) == record["annotations"][i]["ratings"]
+  with pytest.raises(errors.InputError, match=r"no 'annotations\.2\.ratings'"):
+    read("problem=q,steps=s,ratings=annotations.2.ratings", record)
+
+
+def test_words_are_ratings_if_told(read, tmp_path):
+  record = dict(q="?", s=["a", "b", "c"], r=["Good", "ok", "bad"])
+  mapping = "problem=q,steps=s,ratings=r"
+  with pytest.raises(errors.InputError, match="words=good=1"):
+    read(mapping, record)
+  (found,) = read(mapping + ",words=good:1;ok:0;bad:-1", record)
+  assert found.ratings == (1, 0, -1)
+  source = inputs.Source(
+    str(tmp_path / "mine.jsonl"), map=mapping, words="good=1,ok=0,bad=-1"
+  )
+  assert source.read()[0] == [found]
+  for words in ("good", "good=2", "good=1,Good=0"):
+    with pytest.raises(errors.InputError, match="expected WORD=RATING"):
+      mapped.parse_words(words)
+  with pytest.raises(errors.InputError, match="map ratings=FIELD"):
+    read("problem=q,steps=s,words=good:1", record)
+
+
+def test_lists_of_options_are_joined(read):
+  record = dict(q="Which?", options=["2", 3], more={"A": "2", "B": 3}, s=["a"])
+  (found,) = read("problem=q+options,steps=s", record)
+  assert found.problem == "Which?\n2\n3"
+  (found,) = read("problem=q+more,steps=s", record)
+  assert found.problem == "Which?\nA: 2\nB: 3"
+
+
+@pytest.mark.parametrize(
+  ("mapping", "record"),
+  [
+    (
+      f"rows=*.*,{MAP},numbers=remove",
+      {"q7": [MR_BEN, MR_BEN], "q8": [MR_BEN]},
+    ),
+    (
+      r"problem=q,steps=s,separator=\n,first_error_from_1=e,none=0",
+      dict(q="?", s="a\nb\nc", e=0),
+    ),
+    (
+      "rows=annotations,problem=q,steps=s,ratings=ratings,source=by",
+      dict(
+        q="?",
+        s=["a", "b"],
+        annotations=[
+          dict(by="x", ratings=[1, -1]),
+          dict(by="y", ratings=[0, None]),
+        ],
+      ),
+    ),
+  ],
+  ids=["mr_ben", "one text", "annotators"],
+)
+def test_what_is_mapped_reads_back_the_same_from_our_own_form(
+  mapping, record, tmp_path
+):
+  path, output = tmp_path / "theirs.json", tmp_path / "ours.jsonl"
+  path.write_text(json.dumps(record))
+  done = convert.convert((f"map({mapping})", path), "jsonl", output)
+  assert not done.changed
+  again = sources.read("jsonl", output)[0]
+  assert again == sources.read(f"map({mapping})", path)[0]
+  assert len(again) == done.solutions > 0
+
+
+# --- Numbers of steps ---------------------------------------------------------
+
+
+def test_numbers_are_taken_off_if_asked(read):
+  (kept,) = read(MAP, MR_BEN)
+  (cut,) = read(MAP + ",numbers=remove", MR_BEN)
+  assert kept.steps == tuple(MR_BEN["Model_Solution_Steps"])
+  assert cut.steps == ("2 + 3 = 5", "5 * 4 = 20", "A")
+  with pytest.raises(errors.InputError, match="give numbers=remove"):
+    read(MAP + ",numbers=yes", MR_BEN)
+
+
+def test_only_a_steps_own_number_is_one():
+  steps = (
+    *("Step 1: a", "step 2. b", "**Step 3:** c", "**Step 4**: d"),
+    *("5. e", "(6) f", "### Step 7 - g", "8", "9.5 apples", "Step 1: h"),
+    *("Step 11", "12.", "Step 13 is next"),
+  )
+  assert step_numbers.without(steps) == (
+    *("a", "b", "c", "d", "e", "f", "g", "8", "9.5 apples", "Step 1: h"),
+    *("Step 11", "12.", "Step 13 is next"),
+  )
+  assert step_numbers.count(steps) == 7
+
+
+# --- What an unfamiliar file is told ------------------------------------------
+
+
+@pytest.mark.parametrize(
+  "record",
+  [
+    MR_BEN,
+    dict(input="q", steps=["a", "b"], target="4", mistake_index=1),
+    dict(question="q", response="a\n\nb", label=[1, 0]),
+    dict(prompt="q", completions=["a"], labels=[True], idx=3),
+    dict(q_id=1, question="q", samples=[dict(steps=["a"], ratings=[1])]),
+  ],
+)
+def test_the_mapping_that_is_guessed_reads_the_file(record, tmp_path):
+  path = tmp_path / "theirs.jsonl"
+  path.write_text(json.dumps(record) + "\n")
+  with pytest.raises(errors.InputError) as e:
+    sources.read("jsonl", path)
+  text = str(e.value)
+  assert all(repr(name) in text for name in record)
+  [mapping] = re.findall(r"`map='(.*)'` \(a guess\)", text)
+  (found,) = sources.read(f"map({mapping})", path)[0]
+  assert found.problem and found.steps
+
+
+def test_without_an_idea_the_message_shows_the_form(tmp_path):
+  path = tmp_path / "theirs.jsonl"
+  path.write_text('{"a": 1}\n')
+  with pytest.raises(errors.InputError, match=r"the record has 'a'.*=FIELD'`$"):
+    sources.read("jsonl", path)
