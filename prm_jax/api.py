@@ -27,12 +27,14 @@ from prm_jax.inference import sampling as sampling_lib
 from prm_jax.inference import scorer
 from prm_jax.jobs import references
 from prm_jax.labelling import monte_carlo
+from prm_jax.runtime import arguments
 from prm_jax.runtime import files
 from prm_jax.runtime import forks
 from prm_jax.runtime import verbs
 from prm_jax.training import programs
 
 
+@arguments.checked
 def load(
   folder: files.PathLike,
   *,
@@ -97,6 +99,7 @@ def _load_published(
     return scorer.load(target, compute_dtype=compute_dtype)
 
 
+@arguments.checked
 def best_of_n(
   solutions: Iterable[schema.Solution],
   score: scorer.Scorer | schema.Score,
@@ -133,8 +136,6 @@ def best_of_n(
   if isinstance(score, scorer.Scorer):
     aggregate = aggregate or score.aggregate
     rows = score.score(solutions)
-  elif isinstance(score, sampler.Sampler):
-    raise errors.InputError("score is a policy; give a Scorer, or a function")
   else:
     rows = score(solutions)
   voting.warn_of_unjudged(rows, aggregate or "product")
@@ -142,6 +143,7 @@ def best_of_n(
   return solutions[voting.best(ranking)]
 
 
+@arguments.checked
 def label(
   solutions: Iterable[schema.Solution],
   policy: sampler.Sampler | schema.Generate,
@@ -180,10 +182,6 @@ def label(
     InputError: A solution has no reference answer, or the grader is unknown or
       not installed.
   """
-  if isinstance(policy, scorer.Scorer):
-    raise errors.InputError(
-      "policy is a reward model; give a Sampler, or a function"
-    )
   solutions = list(solutions)
   options = monte_carlo.Options(completions=completions, hard=hard)
   generate = (
@@ -209,6 +207,7 @@ def _generate(
   return lambda prefixes, n: engine.generate(prefixes, n, chosen, key)[0]
 
 
+@arguments.checked
 def train(
   config: verbs.AnyConfig,
   solutions: Sequence[schema.Solution],

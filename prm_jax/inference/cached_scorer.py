@@ -35,6 +35,7 @@ from prm_jax.inference import prefix_programs
 from prm_jax.inference import prefix_rows
 from prm_jax.inference import prefix_shapes
 from prm_jax.inference import scorer as scorer_lib
+from prm_jax.runtime import arguments
 from prm_jax.runtime import checks
 from prm_jax.runtime import counts
 from prm_jax.runtime import forks
@@ -144,6 +145,7 @@ class CachedScorer:
       range.
   """
 
+  @arguments.checked
   def __init__(
     self,
     scorer: scorer_lib.Scorer,
@@ -153,11 +155,6 @@ class CachedScorer:
     row_tokens: int = 256,
     most_tokens: int = 0,
   ):
-    if not isinstance(scorer, scorer_lib.Scorer):
-      raise errors.InputError(
-        f"CachedScorer: scorer is a {type(scorer).__name__}; give a reward"
-        " model, as `load` returns it"
-      )
     if programs.KINDS[scorer.program].scores_whole_solutions:
       raise errors.InputError(
         f"an {scorer.program} PRM with a cache of prefixes: its scores are sums"
@@ -204,6 +201,7 @@ class CachedScorer:
     self._ids = OrderedDict()
     self._num_ids = 0
 
+  @arguments.checked
   def score(
     self, solutions: Iterable[schema.Solution], /
   ) -> list[schema.StepScores]:

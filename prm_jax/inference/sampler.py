@@ -38,6 +38,7 @@ from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
 from prm_jax.models import memory
 from prm_jax.models import transformer
+from prm_jax.runtime import arguments
 from prm_jax.runtime import files
 from prm_jax.runtime import forks
 from prm_jax.training import programs
@@ -187,6 +188,7 @@ class Sampler:
   def __repr__(self) -> str:
     return f"Sampler({transformer.summary(self.config, self.params)})"
 
+  @arguments.checked
   def sample(
     self,
     problem: str | schema.Problem,
@@ -218,11 +220,6 @@ class Sampler:
       raise errors.InputError(f"n={n}: give 1 or more")
     if isinstance(problem, str):
       problem = schema.Problem("0", problem)
-    if not isinstance(problem, schema.Problem):
-      raise errors.InputError(
-        f"sample: the problem is a {type(problem).__name__}; give a text or a"
-        " Problem"
-      )
     extra = dict(problem.extra)
     if problem.answer is not None:
       extra[schema.REFERENCE] = problem.answer

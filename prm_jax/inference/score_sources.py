@@ -24,6 +24,7 @@ from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.inference import score_checks
 from prm_jax.inference import scorer as scorer_lib
+from prm_jax.runtime import arguments
 from prm_jax.runtime import files
 from prm_jax.runtime import user_functions
 
@@ -79,6 +80,7 @@ class Loaded:
   scorer: scorer_lib.Scorer | None = None
 
 
+@arguments.checked
 def load_score(
   name: files.PathLike,
   *,

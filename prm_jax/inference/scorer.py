@@ -30,6 +30,7 @@ from prm_jax.inference import held
 from prm_jax.inference import row_shapes
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
+from prm_jax.runtime import arguments
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import forks
@@ -137,6 +138,7 @@ class Scorer:
     progress: Callable[[int], None] = ...,
   ) -> list[schema.StepScores]: ...
 
+  @arguments.checked
   def score(
     self,
     problem: str | Iterable[schema.Solution],
@@ -171,11 +173,6 @@ class Scorer:
           "score: a problem without steps; give score(problem, steps), or"
           " score(solutions)"
         )
-      if isinstance(steps, str):
-        raise errors.InputError(
-          "score: steps is one str; give a list of them, one per step, or"
-          " score_text(problem, text)"
-        )
       return self._score_one(schema.Solution("0", problem, tuple(steps)))
     if steps is not None:
       raise errors.InputError(
@@ -188,6 +185,7 @@ class Scorer:
       scores += self._score_chunk(chunk, done)
     return scores
 
+  @arguments.checked
   def score_text(
     self, problem: str, text: str, *, segmenter: str | None = None
   ) -> schema.StepScores:

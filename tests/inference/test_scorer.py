@@ -522,6 +522,6 @@ def test_a_text_is_cut_as_is_asked_unless_the_model_says_otherwise():
     silent.score_text("p", text, segmenter="lines")
   for other in (3, ["line"], b"line"):
     with pytest.raises(
-      errors.InputError, match=r"segmenter=.* expected one of"
+      errors.InputError, match=r"segmenter must be str \| None, found"
     ):
       silent.score_text("p", text, segmenter=other)

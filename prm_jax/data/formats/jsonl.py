@@ -23,6 +23,7 @@ from prm_jax.data import solution_texts
 from prm_jax.data.formats import fields
 from prm_jax.data.formats import mapping_guess
 from prm_jax.data.formats import record_files
+from prm_jax.runtime import arguments
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 
@@ -318,6 +319,7 @@ def problem_from_record(
   )
 
 
+@arguments.checked
 def read_solutions(path: files.PathLike) -> list[schema.Solution]:
   """Returns the solutions of a JSON Lines file.
 
@@ -354,6 +356,7 @@ def read_problems(path: files.PathLike) -> list[schema.Problem]:
   ]
 
 
+@arguments.checked
 def write_solutions(
   path: files.PathLike, solutions: Iterable[schema.Solution]
 ) -> int:

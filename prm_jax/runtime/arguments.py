@@ -1,0 +1,59 @@
+"""Checks the arguments of public functions by their annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import functools
+import inspect
+import numbers
+import reprlib
+import typing
+from typing import Any
+
+from prm_jax import errors
+from prm_jax.runtime import checks
+
+_F = typing.TypeVar("_F", bound=Callable[..., Any])
+
+
+def checked(function: _F) -> _F:
+  """Returns a function that refuses values which its annotations don't allow.
+
+  Inside, the types can be trusted. Too many or too few arguments are Python's
+  own TypeError. Arrays aren't checked: their functions say what is wrong.
+
+  Args:
+    function: A function or method; its annotations are read at its first call.
+  """
+  signature = inspect.signature(function)
+
+  @functools.cache
+  def hints() -> dict[str, Any]:
+    found = typing.get_type_hints(function)
+    kinds = {name: x.kind for name, x in signature.parameters.items()}
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {
+      k: x for k, x in found.items() if kinds.get(k, several[0]) not in several
+    }
+
+  @functools.wraps(function)
+  def call(*args: Any, **kwargs: Any) -> Any:
+    try:
+      given = signature.bind(*args, **kwargs).arguments
+    except TypeError:
+      return function(*args, **kwargs)  # for Python's own message
+    for name, hint in hints().items():
+      if name in given and not _is_a(given[name], hint):
+        raise errors.InputError(
+          f"{function.__name__}: {name} must be {checks.type_name(hint)}, found"
+          f" {reprlib.repr(given[name])}"
+        )
+    return function(*args, **kwargs)
+
+  return typing.cast(_F, call)
+
+
+def _is_a(value: Any, hint: Any) -> bool:
+  if isinstance(value, numbers.Number) and hasattr(value, "item"):
+    value = value.item()  # a number of numpy's
+  return checks.is_a(value, hint, finite=False)
