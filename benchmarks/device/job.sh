@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # What to measure first when a GPU is at hand for a quarter of an hour, each job
-# in 8 minutes at most (docs/accelerators.md):
+# in 8 minutes at most, updates in 9 (docs/accelerators.md):
 #
 #   benchmarks/device/job.sh updates OUT     1.5B whole, 7B by adapters and whole:
 #                                            share of the matmul, memory against
 #                                            plan, trees over rows
 #   benchmarks/device/job.sh rollouts OUT    tokens a second against bandwidth
 #   benchmarks/device/job.sh peers OUT       the same by torch and transformers
-#   benchmarks/device/job.sh kernels OUT     attention: right, and how fast; also
-#                                            Tokamax's, if it is installed
+#   benchmarks/device/job.sh kernels OUT     Tokamax's attention: is it right; ours,
+#                                            Tokamax's and cuDNN's: how fast
 #
 # Results are in OUT/JOB.json as they come, and the same command runs what is
 # missing. Further options, such as --quick on a CPU, go to check-device. Each
@@ -27,7 +27,7 @@ case $job in
   updates) calls=(speed.update.1_5b speed.update.7b_lora speed.update.7b) ;;
   rollouts) calls=(speed.rollouts) ;;
   peers) calls=(peers) ;;
-  kernels) calls=(attention speed.attention) ;;
+  kernels) calls=(attention.tokamax speed.attention) ;;
   *)
     echo "$0: $job: expected updates, rollouts, peers or kernels" >&2
     exit 1

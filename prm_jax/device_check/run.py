@@ -1,8 +1,8 @@
 """Runs all checks in worker processes and keeps what they find.
 
 This process never opens a device: a kernel may take its process with it, and a
-TPU belongs to one process at a time. Each result is in the file before the next
-check begins. Whatever ends a run, a second one resumes it.
+TPU belongs to one process at a time. Each result is in the file as it comes.
+Whatever ends a run, a second one resumes it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import prm_jax
 from prm_jax import errors
 from prm_jax.device_check import results
 from prm_jax.device_check import verdict
+from prm_jax.device_check import worker as worker_lib
 from prm_jax.runtime import files
 from prm_jax.runtime import locks
 
@@ -127,7 +128,7 @@ class _Runner:
     self.options, self.record, self.say = options, record, say
     self.until = time.time() + 60 * options.minutes
     self.listed = False
-    self.threads = options.threads
+    self.threads = options.threads  # in this stage
     self.stages: Sequence[str] = ("right",)
     # What needn't be tried in this run again, whatever came of it.
     self.tried = record.done
@@ -157,7 +158,7 @@ class _Runner:
 
   def _stage(self, stage: str) -> None:
     """Runs a stage in as many workers as it takes, or until the time is up."""
-    barren = 0
+    barren, self.threads = 0, self.options.threads
     while not self.listed or self._missing(stage):
       before = len(self.tried)
       asked = dict(
@@ -213,6 +214,9 @@ class _Runner:
         running.pop(event["result"]["name"], None)
       elif not self.listed:
         raise _not_started(worker)
+      elif event["ended"] == worker_lib.RESTART:
+        self.threads = 1  # What was under way may have failed with another one.
+        return False
       elif not running:
         return event["ended"] == 0
       else:

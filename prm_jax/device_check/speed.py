@@ -197,7 +197,8 @@ def _share(
       labels=timed.labels,
       fit=dict(
         remat=timed.fit.model.remat,
-        trains="lora" if timed.fit.model.lora_rank else "all",
+        trainable="lora" if timed.fit.model.lora_rank else "all",
+        lora_rank=timed.fit.model.lora_rank,
         memory_fraction=os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION")
         if setting.platform == "gpu"
         else None,

@@ -146,7 +146,8 @@ def matmul_flops(
   for each token two products over k keys and one with the score head. A
   multiplication and its addition are two. Recomputation, softmax, norms and
   AdamW don't count; a third of it is the forward pass. With A parameters of
-  adapters N counts 4, since its own gradient isn't needed, and A counts 6.
+  adapters N counts 4, since its own gradient isn't needed, and A counts 6: then
+  the forward pass is more than a third.
 
   Args:
     model: its shape.

@@ -73,14 +73,16 @@ def _fields_of_fit(
   names = {
     "XLA_PYTHON_CLIENT_MEM_FRACTION": "memory_fraction",
     "model.remat": "remat",
-    "rows": "rows",
-    "sequence_length": "sequence_length",
+    "packing.batch_size": "rows",
+    "packing.sequence_length": "sequence_length",
+    "trainable": "trainable",
+    "model.lora_rank": "lora_rank",
     "optimizer.momentum_dtype": "momentum_dtype",
   }
   return [
     (field, str(fit[name]), f"fits here, shape {shape}")
     for field, name in names.items()
-    if fit[name]
+    if fit.get(name)
   ]
 
 

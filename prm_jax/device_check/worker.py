@@ -1,4 +1,4 @@
-"""A process that runs checks one after another and reports their results.
+"""A process that runs checks and reports their results.
 
   python -P -m prm_jax.device_check.worker '{"mode": "quick", ...}'
 
@@ -69,11 +69,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
   )
   missing = [c for c in checks if _is_missing(c, asked)]
   for lane, group in itertools.groupby(missing, lambda check: bool(check.lane)):
-    alone = list(group)
+    alone, raised = list(group), {}
     if lane and asked["threads"] > 1:
-      alone = _side_by_side(alone, setting, asked, emit)
+      raised = _side_by_side(alone, setting, asked, emit)
+      alone = [check for check in alone if check.name in raised]
     for check in alone:
       done, sound = _measured(check, setting, asked, emit)
+      if check.name in raised:
+        done[:1] = [_with_first(x, raised[check.name]) for x in done[:1]]
       for result in done:
         emit(dict(result=dataclasses.asdict(result)))
       if not sound:
@@ -105,36 +108,44 @@ def _measured(
 
 def _side_by_side(
   checks: Sequence[Any], setting: Any, asked: dict[str, Any], emit: Emit
-) -> list[Any]:
+) -> dict[str, str]:
   """Runs checks in threads: most of their time is compiling.
 
   Ends the process if one of them leaves the devices in doubt: others of that
   moment may have failed with it.
 
   Returns:
-    Those that crashed, to be run alone: the memory may have been the others'.
+    The errors of those that raised one, by name, to be run alone: the memory
+    may have been the others'.
   """
   lanes: dict[str, list[Any]] = {}
   for check in checks:
     lanes.setdefault(check.lane, []).append(check)
-  crashed = []
+  raised: dict[str, str] = {}
 
   def follow(lane: Sequence[Any]) -> None:
     for check in lane:
       done, sound = _measured(check, setting, asked, emit)
+      again = dict(again=check.name)
       if not sound:
-        emit(dict(again=check.name), RESTART)
-      if any(r.status == "fail" and r.number is None for r in done):
-        crashed.append(check)
-        emit(dict(again=check.name))
-        continue
-      for result in done:
-        emit(dict(result=dataclasses.asdict(result)))
+        emit(again, RESTART)
+      elif any("traceback" in r.details for r in done):
+        raised[check.name] = done[0].note
+        emit(again)
+      else:
+        for result in done:
+          emit(dict(result=dataclasses.asdict(result)))
 
   with futures.ThreadPoolExecutor(asked["threads"]) as pool:
     # The longest lanes first; an error of our own is raised here.
     list(pool.map(follow, sorted(lanes.values(), key=len, reverse=True)))
-  return [check for check in checks if check in crashed]
+  return raised
+
+
+def _with_first(result: Any, error: str) -> Any:
+  """Returns a result that says what it raised beside others."""
+  note = "; ".join(x for x in (result.note, f"beside others: {error}") if x)
+  return dataclasses.replace(result, note=note)
 
 
 def _own_stdout() -> Emit:

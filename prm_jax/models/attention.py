@@ -122,8 +122,8 @@ def _kernel(kind: str) -> Callable[..., Any]:
 def _has_kernel(kind: str, platform: str, dtype: Any) -> bool:
   """Returns whether a kind runs here; on a CPU all kernels are interpreted."""
   if kind == "blocks" or platform == "cpu":
-    return True
-  if kind == "tokamax":
+    return kind != "tokamax" or dtype != jnp.float16
+  if kind == "tokamax":  # On a CPU it is Tokamax's plain form.
     return platform == "gpu" and dtype != jnp.float32
   # A TPU's compiler of kernels doesn't have float16.
   return kind != "splash" if platform == "gpu" else dtype != jnp.float16

@@ -4,10 +4,10 @@ They are written in Pallas' Mosaic backend, for Hopper and Blackwell: JAX means 
 remove the Triton backend, which compiles tree_attention for GPUs. Tokamax needs
 Python 3.12.
 
-A kernel skips the blocks of keys after a query, and those before the first key
-that it sees. In a packed row that is all there is to hide. In a tree other
-branches are hidden, too: a mask of booleans, [T, T] for a row, says so for the
-blocks that are left.
+All kernels skip the blocks of keys after a query; the forward one also skips
+those before the first key that it sees, which the backward ones (of Tokamax
+0.0.17) compute and hide. In a packed row that is all there is to hide. In a tree
+other branches are hidden, too: a mask of booleans, [T, T] for a row, says so.
 
 Compiled ahead of time, not executed: no GPU has run it yet. Its masks are
 compared with the reference on a CPU, by Tokamax's plain form of the same function
@@ -79,8 +79,8 @@ def first_key(sees: Bool[Array, "B T T"]) -> Int[Array, "B T"]:
 def _tokamax(platform: str) -> tuple[Any, Any]:
   """Returns a kernel with its gradient, and what makes its mask.
 
-  Tokamax's own function takes no intervals, with which no block before the
-  diagonal would be skipped: they are an argument of what it calls.
+  Tokamax's public function takes no first keys; what it calls does, and without
+  them no block before the diagonal is skipped.
 
   Raises:
     InputError: See attend.
@@ -102,8 +102,8 @@ def _tokamax(platform: str) -> tuple[Any, Any]:
     ) from e
   if not has_gradient:
     raise errors.InputError(
-      "model.attention='tokamax': its kernels are for Hopper and Blackwell; use"
-      " 'auto'"
+      "model.attention='tokamax': its kernels are for GPUs of compute capability"
+      " 9 and 10 (H100, H200, B200); use 'auto'"
     )
   return kernel, base.Mask
 

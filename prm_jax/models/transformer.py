@@ -113,7 +113,7 @@ def _is_kept(rank: int, primitive: Any, *avals: Any, **params: Any) -> bool:
   if not dots(primitive, *avals, **params):
     return False
   ((summed, _), _) = params["dimension_numbers"]
-  return math.prod(avals[0].shape[i] for i in summed) > rank
+  return math.prod(avals[0].shape[i] for i in summed) != rank
 
 
 def _stacked_blocks(c: model_config.ModelConfig) -> Any:

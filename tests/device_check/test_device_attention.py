@@ -1,6 +1,7 @@
 """Cases cover all pairs; the limits let right kernels pass, and no wrong one."""
 
 import collections
+import dataclasses
 import functools
 import importlib.util
 import itertools
@@ -226,18 +227,39 @@ def test_a_result_that_is_no_number_fails(monkeypatch):
 # --- A kernel that is to come --------------------------------------------------
 
 
+GPU = results.Setting("quick", "gpu", "NVIDIA H100 80GB HBM3", 1)
+
+
+def _coming(setting):
+  checks = attention_lib.checks(setting)
+  return [c for c in checks if c.name.startswith("attention.tokamax")]
+
+
 @pytest.mark.parametrize("is_there", [False, True])
 def test_tokamaxs_kernel_is_checked_where_it_is_and_isnt_required(
   is_there, monkeypatch
 ):
   monkeypatch.setattr(attention_lib, "has_tokamax", lambda _: is_there)
-  checks = {c.name: c for c in attention_lib.checks(SETTING)}
-  coming = {n: c for n, c in checks.items() if ".tokamax." in n}
-  assert bool(coming) == is_there
-  assert all(c.stage == "kernels" and not c.required for c in coming.values())
-  assert not any("float32" in name for name in coming)
-  rest = [c for n, c in checks.items() if n not in coming]
+  coming = _coming(GPU)
+  assert all(c.stage == "kernels" and not c.required for c in coming)
+  assert not any("float32" in c.name for c in coming)
+  names = {c.name for c in coming}
+  rest = [c for c in attention_lib.checks(GPU) if c.name not in names]
   assert all(c.stage == "right" and c.required for c in rest)
+  assert not _coming(SETTING)
+  if not is_there:
+    [absent] = coming
+    [found], _ = worker.run(absent, GPU)
+    assert found.status == "not run" and "pip install" in found.note
+
+
+def test_a_b200_has_no_room_for_256_channels(monkeypatch):
+  monkeypatch.setattr(attention_lib, "has_tokamax", lambda _: True)
+  standard = dataclasses.replace(GPU, mode="standard")
+  for capability, has_room in ((9.0, True), (10.0, False)):
+    monkeypatch.setattr(attention_lib, "_capability", lambda x=capability: x)
+    names = [c.name for c in _coming(standard)]
+    assert any(".c256_" in name for name in names) == has_room
 
 
 def test_kernels_take_turns_on_causal_packed_and_tree_rows():
@@ -259,8 +281,7 @@ def test_kernels_take_turns_on_causal_packed_and_tree_rows():
 )
 def test_tokamax_in_its_plain_form_passes_and_is_timed(monkeypatch):
   monkeypatch.setattr(attention_lib, "has_tokamax", lambda _: True)
-  checks = [c for c in attention_lib.checks(SETTING) if ".tokamax." in c.name]
-  for check in checks:
+  for check in _coming(GPU):
     assert check.run(SETTING).passed, check.name
   timed = [c for c in kernels.checks(SETTING) if c.name.endswith("tree")]
   [found] = [check.run(SETTING) for check in timed]

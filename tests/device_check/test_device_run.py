@@ -233,7 +233,6 @@ def test_a_run_that_is_killed_keeps_its_results_and_its_worker_ends(
 import sys
 sys.path.insert(0, {str(pathlib.Path(run.__file__).parents[2])!r})
 from prm_jax.device_check import run
-from prm_jax.device_check import suite
 import pathlib
 options = run.Options(
   pathlib.Path({str(fake.output)!r}),
@@ -274,18 +273,24 @@ def end():
   os.abort()
 left = [name for name in names if name not in asked["skip"]]
 if asked["threads"] > 1:
-  for name in left:
+  for name in left[:1] if os.environ["HOW"] == "doubt alone" else left:
     emit(begin=name, more=[], limit_s=60)
+  if os.environ["HOW"].startswith("doubt"):
+    emit(again="a.bad")
+    sys.exit(75)
   end()
 for name in left:
   emit(begin=name, more=[], limit_s=60)
+  if name == "a.bad" and os.environ["HOW"].startswith("doubt"):
+    emit(result=dict(name=name, status="fail", required=True, seconds=0.1))
+    sys.exit(75)
   if name == "a.bad":
     end()
   emit(result=dict(name=name, status="pass", required=True, number=1, seconds=0.1))
 """
 
 
-@pytest.mark.parametrize("how", ["crash", "hang"])
+@pytest.mark.parametrize("how", ["crash", "hang", "doubt", "doubt alone"])
 def test_of_checks_side_by_side_only_that_which_took_the_process_along_fails(
   fake, tmp_path, monkeypatch, how
 ):
@@ -366,10 +371,21 @@ def test_what_crashes_beside_others_is_left_to_run_alone():
     results.Check("x.good", lambda s: results.Measured(1.0), lane="two"),
   ]
   events = []
-  left = worker._side_by_side(checks, SETTING, ASKED, events.append)
-  assert [check.name for check in left] == ["x.bad"]
+  raised = worker._side_by_side(checks, SETTING, ASKED, events.append)
+  assert raised == {"x.bad": "MemoryError: the others have it"}
+  [kept] = worker.run(checks[1], SETTING)[0]
+  assert worker._with_first(kept, "X").note == "beside others: X"
   assert dict(again="x.bad") in events
   assert [x["result"]["name"] for x in events if "result" in x] == ["x.good"]
+
+
+def test_what_is_no_number_counts_at_once_also_beside_others():
+  nan = results.Measured(float("nan"), limit=1.0)
+  checks = [results.Check("x.nan", lambda s: nan, lane="one")]
+  events = []
+  assert not worker._side_by_side(checks, SETTING, ASKED, events.append)
+  [ended] = [x["result"] for x in events if "result" in x]
+  assert ended["status"] == "fail"
 
 
 def test_beside_others_a_device_in_doubt_ends_the_process_without_a_result(
@@ -494,6 +510,7 @@ def test_a_wrong_kernel_is_answered_by_the_reference_a_wrong_model_isnt():
 
 def test_fields_to_set_are_those_that_fit_as_they_were_measured():
   fit = dict(remat="full", rows=8, sequence_length=4096)
+  fit |= dict(trainable="lora", lora_rank=16)
   fit |= dict(momentum_dtype="float32", memory_fraction="0.92")
   record = _record(a_1="pass")
   update = results.Result(
@@ -503,8 +520,10 @@ def test_fields_to_set_are_those_that_fit_as_they_were_measured():
   assert {x["field"]: x["value"] for x in verdict.of(record)["set"]} == {
     "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92",
     "model.remat": "full",
-    "rows": "8",
-    "sequence_length": "4096",
+    "packing.batch_size": "8",
+    "packing.sequence_length": "4096",
+    "trainable": "lora",
+    "model.lora_rank": "16",
     "optimizer.momentum_dtype": "float32",
   }
 
