@@ -145,7 +145,7 @@ def of_update(
     if "RESOURCE_EXHAUSTED" not in str(e):
       raise
     return dataclasses.replace(
-      plan, refused=_refusal(str(e)), compile_s=time.monotonic() - begun
+      plan, refused=refusal(str(e)), compile_s=time.monotonic() - begun
     )
   memory = compiled.memory_analysis()
   sent = collectives.read(compiled.as_text())
@@ -220,7 +220,7 @@ def flops(
   return computed, once - square / 2
 
 
-def _refusal(message: str) -> str:
+def refusal(message: str) -> str:
   """Returns what the compiler says of memory, in one line."""
   match = re.search(r"\(([\d.]+)([KMGT])\) exceeds available HBM", message)
   if match:

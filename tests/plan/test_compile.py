@@ -135,7 +135,7 @@ def test_the_compilers_words_for_too_much_memory_become_one_line():
     "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required"
     " for HLO temporaries (512.00G) exceeds available HBM (15.75G).\nMore."
   )
-  assert plan_compile._refusal(said) == "the compiler needs 512.00 GiB"
+  assert plan_compile.refusal(said) == "the compiler needs 512.00 GiB"
 
 
 def test_slices_thinner_than_a_tile_are_warned_of():

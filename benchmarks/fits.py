@@ -1,0 +1,306 @@
+"""What fits one chip: each task of 0.5B, 1.5B and 7B models, compiled.
+
+  python benchmarks/fits.py --output=FILE.json [--chips="h100:1;v5e:1x1"]
+      [--models=0.5B] [--tasks="score;search"] [--minutes=10]
+  python benchmarks/fits.py --output=FILE.json --table
+
+Nothing is run: the programs of each command are compiled for chips that aren't
+here, as `prm-jax plan` does, and the compiler says what they need. Each result is
+written as its compilation ends, and the same command compiles what is missing.
+--table prints the table of docs/what_fits.md.
+
+A task needs what the largest of its programs needs, with everything else that
+is in memory at that time. An update's rows are doubled until it doesn't fit: with
+the least rematerialisation with which one row fits, and with the most.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import multiprocessing
+from multiprocessing import connection
+import pathlib
+import re
+import time
+from typing import Any
+
+import fit_programs
+import jax
+import results
+
+from prm_jax.models import config as model_config
+from prm_jax.plan import topologies
+from prm_jax.runtime import files
+
+# The columns of the table, and the chip that each is compiled for.
+CHIPS = {
+  "24 GB": "l4:1",
+  "40 GB": "a100-40:1",
+  "80 GB": "h100:1",
+  "141 GB": "h200:1",
+  "v5e": "v5e:1x1",
+  "v6e": "v6e:1x1",
+  "v5p": "v5p:1x1x1",
+}
+INFERENCE = {
+  "score": fit_programs.score,
+  "sample, label": fit_programs.sample,
+  "search": fit_programs.search,
+}
+TRAINING = {"LoRA": True, "whole": False}
+RL = {"RL, LoRA": True, "RL, whole": False}
+TASKS = (*INFERENCE, *TRAINING, *RL)
+REMAT = ("none", "dots", "full")
+MOST_ROWS = 64
+
+Record = dict[str, Any]
+# Returns the record of a part, which it compiles if that isn't known.
+Measure = Callable[[fit_programs.Part], Record]
+
+
+def fits(records: Iterable[Record], memory: int) -> bool:
+  """Returns whether all programs are compiled and need no more than a chip has."""
+  most = need(records)
+  return most is not None and most <= memory
+
+
+def need(records: Iterable[Record]) -> int | None:
+  """Returns the bytes that some programs need; None if one isn't known."""
+  needs = [record["need"] for record in records]
+  return None if None in needs or not needs else max(needs)
+
+
+def record_of(part: fit_programs.Part) -> Record:
+  """Compiles a part and returns what it needs."""
+  begun = time.monotonic()
+  found = part.compile()
+  refused = re.search(r"needs ([\d.]+) ([KMGT])iB", found.refused)
+  peak = found.peak
+  if refused is not None:
+    peak = int(float(refused[1]) * 1024 ** (1 + "KMGT".index(refused[2])))
+  return dict(
+    need=None if peak is None else peak + part.held,
+    held=part.held,
+    arguments=found.arguments,
+    refused=found.refused,
+    rows=part.rows,
+    remat=part.remat,
+    compile_s=round(time.monotonic() - begun, 1),
+  )
+
+
+def compile_task(
+  task: str,
+  target: fit_programs.Target,
+  model: model_config.ModelConfig,
+  measure: Measure,
+) -> None:
+  """Measures the programs of a task on a chip, as many as tell what fits.
+
+  Args:
+    task: One of TASKS.
+    target: The chip.
+    model: The model.
+    measure: Measures a program.
+  """
+  memory = target.topology.chip.memory
+  if task in INFERENCE:
+    for part in INFERENCE[task](target, model):
+      measure(part)
+  elif task in RL:
+    for remat in REMAT:
+      parts = fit_programs.rl(target, model, lora=RL[task], remat=remat)
+      if fits([measure(part) for part in parts], memory):
+        return
+  else:
+    is_found = False
+    for remat in REMAT:
+      if is_found and remat != REMAT[-1]:
+        continue
+      rows = 1
+      while rows <= MOST_ROWS:
+        part = fit_programs.train(
+          target, model, lora=TRAINING[task], rows=rows, remat=remat
+        )
+        if not fits([measure(part)], memory):
+          break
+        is_found = True
+        rows *= 2
+
+
+# --- Compiling in a process of its own ---------------------------
+
+
+def _work(
+  pipe: connection.Connection,
+  task: str,
+  chip: str,
+  model: str,
+  known: Mapping[str, Record],
+) -> None:
+  """Sends (name, record) of each program that isn't known."""
+  jax.config.update("jax_platforms", "cpu")
+  topology = topologies.parse(chip)
+  target = fit_programs.Target(topology, tuple(topologies.devices(topology)))
+
+  def measure(part: fit_programs.Part) -> Record:
+    if part.name in known:
+      return known[part.name]
+    pipe.send((part.name, None))
+    record = record_of(part)
+    pipe.send((part.name, record))
+    return record
+
+  compile_task(task, target, fit_programs.MODELS[model], measure)
+
+
+def compiled_apart(
+  task: str,
+  chip: str,
+  model: str,
+  known: Mapping[str, Record],
+  keep: Callable[[str, Record], None],
+  limit_s: float,
+) -> None:
+  """Compiles a task's programs in a process that may crash or take too long.
+
+  Args:
+    task: One of TASKS.
+    chip: The topology.
+    model: The name of the model.
+    known: The records that are known, by their programs.
+    keep: Is called with each further one.
+    limit_s: The most seconds of a program.
+  """
+  context = multiprocessing.get_context("spawn")
+  ours, theirs = context.Pipe(duplex=False)
+  words = (theirs, task, chip, model, known)
+  process = context.Process(target=_work, args=words)
+  process.start()
+  theirs.close()
+  name, why = "", f"not compiled in {limit_s:.0f} s"
+  try:
+    while ours.poll(limit_s):
+      name, record = ours.recv()
+      if record is not None:
+        keep(name, record)
+        name = ""
+  except EOFError:
+    why = "the compiler's process crashed"
+  process.kill()
+  process.join()
+  if name:
+    keep(name, dict(need=None, refused=why, rows=0, remat=""))
+
+
+# --- The table ---------------------------------------------------
+
+
+def cell(task: str, records: Sequence[Record], memory: int) -> str:
+  """Returns what a table says of a task on a chip.
+
+  Args:
+    task: One of TASKS.
+    records: Those of its programs.
+    memory: The bytes that a program can have there.
+  """
+  if not records:
+    return ""
+  if task in INFERENCE:
+    return _gib(need(records), memory)
+  if task in RL:
+    return _rl_cell(records, memory)
+  most = {
+    remat: max(
+      (r["rows"] for r in records if r["remat"] == remat and fits([r], memory)),
+      default=0,
+    )
+    for remat in REMAT
+  }
+  able = [remat for remat in REMAT if most[remat]]
+  if not able:
+    one = [r for r in records if r["remat"] == REMAT[-1] and r["rows"] == 1]
+    return _gib(need(one), memory)
+  return ", ".join(
+    f"{remat} {most[remat]}" for remat in dict.fromkeys((able[0], REMAT[-1]))
+  )
+
+
+def _rl_cell(records: Sequence[Record], memory: int) -> str:
+  rest = [r for r in records if not r["remat"]]
+  for remat in REMAT:
+    update = [r for r in records if r["remat"] == remat]
+    if update and fits([*rest, *update], memory):
+      return f"{remat}: {_gib(need([*rest, *update]), memory)}"
+  return _gib(need([*rest, *update]), memory)
+
+
+def _gib(bytes_: int | None, memory: int) -> str:
+  if bytes_ is None:
+    return "not compiled"
+  text = f"{bytes_ / topologies.GIB:.1f}"
+  return text if bytes_ <= memory else f"no: {text}"
+
+
+def table(programs: Mapping[str, Record]) -> str:
+  """Returns the table of records in Markdown.
+
+  Args:
+    programs: The records by task, model, topology and program.
+  """
+  lines = ["| | " + " | ".join(CHIPS) + " |", "|---" * (len(CHIPS) + 1) + "|"]
+  for task in TASKS:
+    for model in fit_programs.MODELS:
+      cells = []
+      for chip in CHIPS.values():
+        start = f"{task}/{model}/{chip}/"
+        records = [r for key, r in programs.items() if key.startswith(start)]
+        memory = topologies.parse(chip).chip.memory
+        cells.append(cell(task, records, memory))
+      lines.append(f"| {task}, {model} | " + " | ".join(cells) + " |")
+  return "\n".join(lines)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("--output", type=pathlib.Path, required=True)
+  parser.add_argument("--table", action="store_true", help="print the table")
+  parser.add_argument("--chips", default=";".join(CHIPS.values()))
+  parser.add_argument("--models", default=";".join(fit_programs.MODELS))
+  parser.add_argument("--tasks", default=";".join(TASKS))
+  parser.add_argument(
+    "--minutes", type=float, default=10, help="the most for one program"
+  )
+  args = parser.parse_args()
+  jax.config.update("jax_platforms", "cpu")  # nothing runs here but compilers
+  result = results.provenance("fits.py", args)
+  result["programs"] = {}
+  if args.output.exists():
+    result["programs"] = files.read_json(args.output)["programs"]
+  programs = result["programs"]
+  if args.table:
+    print(table(programs))
+    return
+  for chip in args.chips.split(";"):
+    for task in args.tasks.split(";"):
+      for model in args.models.split(";"):
+        start = f"{task}/{model}/{chip}/"
+        known = {
+          key.removeprefix(start): record
+          for key, record in programs.items()
+          if key.startswith(start)
+        }
+
+        def keep(name: str, record: Record, start: str = start) -> None:
+          programs[start + name] = record
+          files.write_json(args.output, result)
+          gib = (record["need"] or 0) / topologies.GIB
+          print(f"{start}{name}: {gib:.2f} {record['refused']}", flush=True)
+
+        compiled_apart(task, chip, model, known, keep, 60 * args.minutes)
+  results.finish(result, args.output)
+
+
+if __name__ == "__main__":
+  results.run(main)
