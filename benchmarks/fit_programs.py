@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import functools
+import inspect
 import pathlib
 from typing import Any, NamedTuple
 
@@ -331,11 +332,10 @@ def search(target: Target, model: model_config.ModelConfig) -> Iterator[Part]:
       * 2
     )
   )
-  for part in rollouts(
+  yield from rollouts(
     *(target, model, policy, PROMPT + COMPLETION, STEP),
     held=num_bytes((prm, pages)),
-  ):
-    yield part
+  )
   for shape in CACHED:
     rows = _rows(shape)
     yield target.part(
@@ -361,13 +361,13 @@ def search(target: Target, model: model_config.ModelConfig) -> Iterator[Part]:
 # Of the shapes that batches of at most PROMPT + COMPLETION tokens can have, the
 # one with most new tokens and the one with most pages.
 CACHED = (prefix_shapes.Shape(64, 32, 64), prefix_shapes.Shape(4, 256, 128))
-_CACHED_SCORER = cached_scorer.CachedScorer.__init__.__kwdefaults__
+_CACHED_SCORER = inspect.signature(cached_scorer.CachedScorer).parameters
 
 
 def _pages() -> tuple[int, int]:
   """Returns the cached scorer's most pages, and the tokens of one."""
-  size = _CACHED_SCORER["page_tokens"]
-  return -(-_CACHED_SCORER["cache_tokens"] // size), size
+  size = _CACHED_SCORER["page_tokens"].default
+  return -(-_CACHED_SCORER["cache_tokens"].default // size), size
 
 
 def _rows(shape: prefix_shapes.Shape) -> prefix_programs.Rows:
@@ -404,6 +404,7 @@ def train(
   }
   fields |= dict(mesh="(1,1,1)") | _how(remat, lora)
   fields |= {"packing.batch_size": rows, "packing.sequence_length": ROW}
+  fields["encoding.max_tokens"] = ROW
   config = run_config.supervised(
     verbs.Config(EXPERIMENTS / "prm800k_qwen2_5_math_7b.py", _overrides(fields))
   )
