@@ -143,14 +143,14 @@ def _work(
   jax.config.update("jax_platforms", "cpu")
   topology = topologies.parse(chip)
   target = fit_programs.Target(topology, tuple(topologies.devices(topology)))
+  records = dict(known)
 
   def measure(part: fit_programs.Part) -> Record:
-    if part.name in known:
-      return known[part.name]
-    pipe.send((part.name, None))
-    record = record_of(part)
-    pipe.send((part.name, record))
-    return record
+    if part.name not in records:
+      pipe.send((part.name, None))
+      records[part.name] = record_of(part)
+      pipe.send((part.name, records[part.name]))
+    return records[part.name]
 
   compile_task(task, target, fit_programs.MODELS[model], measure)
 
