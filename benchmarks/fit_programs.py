@@ -6,11 +6,10 @@ the commands compile, traced for a mesh of one device that isn't here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 import dataclasses
 import functools
 import inspect
-import pathlib
 from typing import Any, NamedTuple
 
 from flax.core import meta
@@ -18,7 +17,6 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 
-from prm_jax import batch as batch_lib
 from prm_jax.data import packing
 from prm_jax.device_check import shapes
 from prm_jax.inference import cached_scorer
@@ -36,21 +34,9 @@ from prm_jax.models import sharding
 from prm_jax.models import transformer
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import memory as memory_lib
-from prm_jax.plan import runs
 from prm_jax.plan import topologies
-from prm_jax.rl import config as rl_config
-from prm_jax.rl import experience
-from prm_jax.rl import rows as rows_lib
-from prm_jax.rl import run as rl_run
-from prm_jax.rl import run_config as rl_run_config
-from prm_jax.rl import updates
-from prm_jax.runtime import verbs
-from prm_jax.training import program as program_lib
 from prm_jax.training import programs
-from prm_jax.training import run_config
-from prm_jax.training import trainable
 
-EXPERIMENTS = pathlib.Path(__file__).parents[1] / "experiments"
 # Qwen2.5's shapes.
 MODELS = {
   "0.5B": dataclasses.replace(
@@ -68,9 +54,6 @@ MODELS = {
 PROMPT, COMPLETION, ROW = 512, 1024, 4096
 # In a search the longest step.
 STEP = 256
-LORA_RANK = 16
-# Of a rollout.
-PROBLEMS, SAMPLES = 8, 8
 _ENGINE = {f.name: f.default for f in dataclasses.fields(engine_lib.Engine)}
 
 
@@ -197,10 +180,10 @@ def score(target: Target, model: model_config.ModelConfig) -> Iterator[Part]:
   params = imported(model, "prm")
   for length in (COMPLETION, ROW):
     rows = row_shapes.Shapes(scorer_lib.BATCH_TOKENS).most_rows(length)
-    yield _forward(target, model, params, rows, length)
+    yield forward(target, model, params, rows, length)
 
 
-def _forward(target, model, params, rows, length, held=0) -> Part:
+def forward(target, model, params, rows, length, held=0) -> Part:
   return target.part(
     f"score {rows} x {length}",
     held,
@@ -377,135 +360,3 @@ def _rows(shape: prefix_shapes.Shape) -> prefix_programs.Rows:
   return prefix_programs.Rows(
     tokens, tokens, tokens, pages, pages, seen, tokens
   )
-
-
-# --- training ----------------------------------------------------
-
-
-def train(
-  target: Target,
-  model: model_config.ModelConfig,
-  *,
-  lora: bool,
-  rows: int,
-  remat: str,
-) -> Part:
-  """Returns the update of a PRM.
-
-  Args:
-    target: The chip.
-    model: The model.
-    lora: Whether adapters of a bfloat16 base are trained, else everything.
-    rows: The number of rows.
-    remat: What the backward pass computes again.
-  """
-  fields = {
-    f"model.{k}": v for k, v in dataclasses.asdict(model).items() if k in _SIZES
-  }
-  fields |= dict(mesh="(1,1,1)") | _how(remat, lora)
-  fields |= {"packing.batch_size": rows, "packing.sequence_length": ROW}
-  fields["encoding.max_tokens"] = ROW
-  config = run_config.supervised(
-    verbs.Config(EXPERIMENTS / "prm800k_qwen2_5_math_7b.py", _overrides(fields))
-  )
-  types = trainable.types_of(imported(model, "prm"))
-  update = runs.update_of(
-    run_config.from_config(config), model.vocab_size, types
-  )
-
-  def compile_it() -> Needs:
-    plan = plan_compile.of_update(update, target.topology, target.devices)
-    return Needs(plan.peak, plan.arguments, plan.refused)
-
-  name = f"update {rows} x {ROW} remat={remat}"
-  return Part(name, 0, compile_it, rows, remat)
-
-
-_SIZES = (
-  *("d_model", "num_layers", "num_heads", "num_kv_heads", "head_dim", "d_ff"),
-  *("qkv_bias", "tie_embedding", "compute_dtype"),
-)
-
-
-def _how(remat: str, lora: bool) -> dict[str, Any]:
-  adapters = dict(trainable="lora") | {"model.lora_rank": LORA_RANK}
-  return {"model.remat": remat} | (adapters if lora else {})
-
-
-def _overrides(fields: Mapping[str, Any]) -> tuple[str, ...]:
-  return tuple(f"{k}={v}" for k, v in fields.items())
-
-
-# --- reinforcement learning --------------------------------------
-
-
-def rl(
-  target: Target, model: model_config.ModelConfig, *, lora: bool, remat: str
-) -> Iterator[Part]:
-  """Yields the programs of a run that a PRM of the policy's shape rewards.
-
-  Args:
-    target: The chip.
-    model: The policy, the reference and the reward model.
-    lora: Whether adapters of a bfloat16 policy are trained, else everything.
-    remat: What the backward pass computes again.
-  """
-  config = _rl_config(lora)
-  rank = LORA_RANK if lora else 0
-  policy = dataclasses.replace(model, remat=remat, lora_rank=rank)
-  models = updates.Models(policy, reference=model)
-  program = rl_run.make_program(config, models, shares_reference=lora)
-  given = trainable.types_of(imported(model, "sft"))
-  given |= {(updates.REFERENCE, *path): x for path, x in given.items()}
-  program = program_lib.holding(program, given)
-  placed = program_lib.place(program, target.mesh, jax.random.key(0))
-  state, prm = placed.target, imported(model, "prm")
-  optimizer, scorer = num_bytes(state.opt_state), num_bytes(prm)
-  own = updates.policy_of(state.params)
-  yield from rollouts(
-    *(target, policy, own, PROMPT, COMPLETION),
-    held=num_bytes(state) - num_bytes(own) + scorer,
-    tempered=True,
-    reserve=True,
-  )
-  longest = PROMPT + COMPLETION + 1
-  rows = row_shapes.Shapes(ROW, longest).most_rows(longest)
-  yield _forward(target, model, prm, rows, longest, num_bytes(state))
-  yield target.part(
-    "reference",
-    optimizer + scorer,
-    experience._of_microbatch,
-    *(state.params, batch_lib.empty(1, ROW)),
-    models=models,
-    temperature=config.rollout.temperature,
-  )
-  num = rows_lib.num_microbatches(config.shape, config.rollout, PROMPT)
-  batch = batch_lib.empty(num, ROW)
-  floats = np.zeros((num, ROW), np.float32)
-  rollout = updates.Rollout(batch, *[floats] * 7, firsts=floats > 0)
-
-  def compile_it() -> Needs:
-    shapes_ = target.like(rollout)
-    rows = sharding.of_batch(target.mesh)
-    shapes_ = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), shapes_
-    )
-    return needs(placed.step.trace(state, shapes_))
-
-  yield Part(f"update 1 x {ROW} remat={remat}", scorer, compile_it, 1, remat)
-
-
-def _rl_config(lora: bool) -> rl_config.RLConfig:
-  fields = dict(init_from="runs/policy", prm="runs/prm", mesh="(1,1,1)")
-  if lora:
-    fields["trainable"] = "lora"
-  fields |= {
-    "rollout.problems": PROBLEMS,
-    "rollout.samples": SAMPLES,
-    "rollout.max_tokens": COMPLETION,
-    "rewards.prm": 1.0,
-    "packing.batch_size": 1,
-    "packing.sequence_length": ROW,
-  }
-  given = verbs.Config(EXPERIMENTS / "rl_gsm8k_small.py", _overrides(fields))
-  return rl_run_config.from_config(rl_run_config.filled(given)).config

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
 import multiprocessing
 from multiprocessing import connection
 import pathlib
@@ -26,6 +27,7 @@ import time
 from typing import Any
 
 import fit_programs
+import fit_updates
 import jax
 import results
 
@@ -42,6 +44,14 @@ CHIPS = {
   "v5e": "v5e:1x1",
   "v6e": "v6e:1x1",
   "v5p": "v5p:1x1x1",
+}
+# A program needs about the same on chips of one maker: a column without results
+# of its own takes these; on TPUs those of training aren't taken.
+LIKE = {
+  "a100-40:1": "h200:1",
+  "h100:1": "h200:1",
+  "v6e:1x1": "v5e:1x1",
+  "v5p:1x1x1": "v5e:1x1",
 }
 INFERENCE = {
   "score": fit_programs.score,
@@ -110,7 +120,7 @@ def compile_task(
       measure(part)
   elif task in RL:
     for remat in REMAT:
-      parts = fit_programs.rl(target, model, lora=RL[task], remat=remat)
+      parts = fit_updates.rl(target, model, lora=RL[task], remat=remat)
       if fits([measure(part) for part in parts], memory):
         return
   else:
@@ -120,7 +130,7 @@ def compile_task(
         continue
       rows = 1
       while rows <= MOST_ROWS:
-        part = fit_programs.train(
+        part = fit_updates.train(
           target, model, lora=TRAINING[task], rows=rows, remat=remat
         )
         if not fits([measure(part)], memory):
@@ -138,10 +148,15 @@ def _work(
   chip: str,
   model: str,
   known: Mapping[str, Record],
+  memory_gib: float | None,
 ) -> None:
   """Sends (name, record) of each program that isn't known."""
   jax.config.update("jax_platforms", "cpu")
   topology = topologies.parse(chip)
+  if memory_gib is not None:
+    memory = int(memory_gib * topologies.GIB)
+    smaller = dataclasses.replace(topology.chip, memory=memory)
+    topology = dataclasses.replace(topology, chip=smaller)
   target = fit_programs.Target(topology, tuple(topologies.devices(topology)))
   records = dict(known)
 
@@ -162,6 +177,7 @@ def compiled_apart(
   known: Mapping[str, Record],
   keep: Callable[[str, Record], None],
   limit_s: float,
+  memory_gib: float | None = None,
 ) -> None:
   """Compiles a task's programs in a process that may crash or take too long.
 
@@ -172,10 +188,11 @@ def compiled_apart(
     known: The records that are known, by their programs.
     keep: Is called with each further one.
     limit_s: The most seconds of a program.
+    memory_gib: The GiB to compare with; None is what the chip has.
   """
   context = multiprocessing.get_context("spawn")
   ours, theirs = context.Pipe(duplex=False)
-  words = (theirs, task, chip, model, known)
+  words = (theirs, task, chip, model, known, memory_gib)
   process = context.Process(target=_work, args=words)
   process.start()
   theirs.close()
@@ -254,12 +271,21 @@ def table(programs: Mapping[str, Record]) -> str:
     for model in fit_programs.MODELS:
       cells = []
       for chip in CHIPS.values():
-        start = f"{task}/{model}/{chip}/"
-        records = [r for key, r in programs.items() if key.startswith(start)]
-        memory = topologies.parse(chip).chip.memory
-        cells.append(cell(task, records, memory))
+        known = topologies.parse(chip).chip
+        records = _of(programs, task, model, chip)
+        is_like = task in INFERENCE or known.gpu is not None
+        if not records and chip in LIKE and is_like:
+          records = _of(programs, task, model, LIKE[chip])
+        cells.append(cell(task, records, known.memory))
       lines.append(f"| {task}, {model} | " + " | ".join(cells) + " |")
   return "\n".join(lines)
+
+
+def _of(
+  programs: Mapping[str, Record], task: str, model: str, chip: str
+) -> list[Record]:
+  start = f"{task}/{model}/{chip}/"
+  return [r for key, r in programs.items() if key.startswith(start)]
 
 
 def main() -> None:
@@ -271,6 +297,11 @@ def main() -> None:
   parser.add_argument("--tasks", default=";".join(TASKS))
   parser.add_argument(
     "--minutes", type=float, default=10, help="the most for one program"
+  )
+  parser.add_argument(
+    "--memory_gib",
+    type=float,
+    help="compile what tells what fits into less memory than the chip has",
   )
   args = parser.parse_args()
   jax.config.update("jax_platforms", "cpu")  # nothing runs here but compilers
@@ -298,7 +329,10 @@ def main() -> None:
           gib = (record["need"] or 0) / topologies.GIB
           print(f"{start}{name}: {gib:.2f} {record['refused']}", flush=True)
 
-        compiled_apart(task, chip, model, known, keep, 60 * args.minutes)
+        limit_s = 60 * args.minutes
+        compiled_apart(
+          *(task, chip, model, known, keep, limit_s, args.memory_gib)
+        )
   results.finish(result, args.output)
 
 

@@ -25,7 +25,7 @@ MODEL = model_config.ModelConfig(
 @pytest.fixture
 def fits(monkeypatch):
   monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-  for name in ("results", "fit_programs", "fits"):
+  for name in ("results", "fit_programs", "fit_updates", "fits"):
     monkeypatch.delitem(sys.modules, name, raising=False)
   module = importlib.import_module("fits")
   # Programs of a size that a CPU compiles in a second.
@@ -134,6 +134,27 @@ def test_a_run_of_rl_fits_if_every_one_of_its_programs_does(fits):
   assert fits.cell("RL, whole", records, 4 * gib) == "no: 5.0"
   unknown = [*records, dict(rest, need=None)]
   assert fits.cell("RL, whole", unknown, 9 * gib) == "not compiled"
+
+
+def test_a_chip_without_results_takes_those_of_one_like_it(fits):
+  record = dict(need=3 << 29, rows=1, remat="full", refused="")
+  known = {
+    f"{task}/7B/{chip}/program": record
+    for task in ("score", "LoRA")
+    for chip in ("h200:1", "v5e:1x1")
+  }
+
+  def line(start):
+    lines = fits.table(known).splitlines()
+    return next(x for x in lines if x.startswith(start))
+
+  assert line("| score") == "| score, 0.5B |  |  |  |  |  |  |  |"
+  score, lora = line("| score, 7B"), line("| LoRA, 7B")
+  assert score == "| score, 7B |  | 1.5 | 1.5 | 1.5 | 1.5 | 1.5 | 1.5 |"
+  # A TPU's compiler makes an update smaller until it fits.
+  assert lora == "| LoRA, 7B |  | full 1 | full 1 | full 1 | full 1 |  |  |"
+  known["score/7B/a100-40:1/program"] = dict(record, need=1 << 30)
+  assert "| score, 7B |  | 1.0 | 1.5 |" in fits.table(known)
 
 
 def test_what_a_compiler_refused_counts_by_what_it_said(fits):
