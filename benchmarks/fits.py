@@ -306,9 +306,10 @@ def main() -> None:
   args = parser.parse_args()
   jax.config.update("jax_platforms", "cpu")  # nothing runs here but compilers
   result = results.provenance("fits.py", args)
-  result["programs"] = {}
-  if args.output.exists():
-    result["programs"] = files.read_json(args.output)["programs"]
+  before = files.read_json(args.output) if args.output.exists() else {}
+  commands = [*before.get("commands", ()), result.pop("command")]
+  result["commands"] = list(dict.fromkeys(commands))
+  result["programs"] = before.get("programs", {})
   programs = result["programs"]
   if args.table:
     print(table(programs))
