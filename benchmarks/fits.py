@@ -105,6 +105,7 @@ def compile_task(
   target: fit_programs.Target,
   model: model_config.ModelConfig,
   measure: Measure,
+  most_rows: int = MOST_ROWS,
 ) -> None:
   """Measures the programs of a task on a chip, as many as tell what fits.
 
@@ -113,6 +114,7 @@ def compile_task(
     target: The chip.
     model: The model.
     measure: Measures a program.
+    most_rows: The most rows of an update.
   """
   memory = target.topology.chip.memory
   if task in INFERENCE:
@@ -129,7 +131,7 @@ def compile_task(
       if is_found and remat != REMAT[-1]:
         continue
       rows = 1
-      while rows <= MOST_ROWS:
+      while rows <= most_rows:
         part = fit_updates.train(
           target, model, lora=TRAINING[task], rows=rows, remat=remat
         )
@@ -149,6 +151,7 @@ def _work(
   model: str,
   known: Mapping[str, Record],
   memory_gib: float | None,
+  most_rows: int,
 ) -> None:
   """Sends (name, record) of each program that isn't known."""
   jax.config.update("jax_platforms", "cpu")
@@ -167,7 +170,7 @@ def _work(
       pipe.send((part.name, records[part.name]))
     return records[part.name]
 
-  compile_task(task, target, fit_programs.MODELS[model], measure)
+  compile_task(task, target, fit_programs.MODELS[model], measure, most_rows)
 
 
 def compiled_apart(
@@ -178,6 +181,7 @@ def compiled_apart(
   keep: Callable[[str, Record], None],
   limit_s: float,
   memory_gib: float | None = None,
+  most_rows: int = MOST_ROWS,
 ) -> None:
   """Compiles a task's programs in a process that may crash or take too long.
 
@@ -189,10 +193,11 @@ def compiled_apart(
     keep: Is called with each further one.
     limit_s: The most seconds of a program.
     memory_gib: The GiB to compare with; None is what the chip has.
+    most_rows: The most rows of an update.
   """
   context = multiprocessing.get_context("spawn")
   ours, theirs = context.Pipe(duplex=False)
-  words = (theirs, task, chip, model, known, memory_gib)
+  words = (theirs, task, chip, model, known, memory_gib, most_rows)
   process = context.Process(target=_work, args=words)
   process.start()
   theirs.close()
@@ -228,20 +233,25 @@ def cell(task: str, records: Sequence[Record], memory: int) -> str:
     return _gib(need(records), memory)
   if task in RL:
     return _rl_cell(records, memory)
-  most = {
-    remat: max(
-      (r["rows"] for r in records if r["remat"] == remat and fits([r], memory)),
-      default=0,
-    )
+  rows = {
+    remat: {r["rows"]: r for r in records if r["remat"] == remat}
     for remat in REMAT
   }
-  able = [remat for remat in REMAT if most[remat]]
+  able = [x for x in REMAT if 1 in rows[x] and fits([rows[x][1]], memory)]
   if not able:
-    one = [r for r in records if r["remat"] == REMAT[-1] and r["rows"] == 1]
-    return _gib(need(one), memory)
+    one = rows[REMAT[-1]].get(1)
+    return _gib(need([one] if one else []), memory)
+  shown = [x for x in (able[0], REMAT[-1]) if rows[x]]
   return ", ".join(
-    f"{remat} {most[remat]}" for remat in dict.fromkeys((able[0], REMAT[-1]))
+    f"{remat} {_most_rows(rows[remat], memory)}"
+    for remat in dict.fromkeys(shown)
   )
+
+
+def _most_rows(records: Mapping[int, Record], memory: int) -> str:
+  """Returns how many rows fit, with a plus if more weren't tried."""
+  most = max(n for n, record in records.items() if fits([record], memory))
+  return f"{most}" if 2 * most in records else f"{most}+"
 
 
 def _rl_cell(records: Sequence[Record], memory: int) -> str:
@@ -250,6 +260,8 @@ def _rl_cell(records: Sequence[Record], memory: int) -> str:
     update = [r for r in records if r["remat"] == remat]
     if update and fits([*rest, *update], memory):
       return f"{remat}: {_gib(need([*rest, *update]), memory)}"
+  if not update:
+    return "not compiled"
   return _gib(need([*rest, *update]), memory)
 
 
@@ -276,7 +288,13 @@ def table(programs: Mapping[str, Record]) -> str:
         is_like = task in INFERENCE or known.gpu is not None
         if not records and chip in LIKE and is_like:
           records = _of(programs, task, model, LIKE[chip])
-        cells.append(cell(task, records, known.memory))
+        text = cell(task, records, known.memory)
+        if not records:
+          # What is far too large for a chip elsewhere wasn't compiled for it.
+          other = _of(programs, task, model, CHIPS["141 GB"])
+          most = int(known.memory * 1.1)
+          text = "no" * cell(task, other, most).startswith("no:")
+        cells.append(text or "not compiled")
       lines.append(f"| {task}, {model} | " + " | ".join(cells) + " |")
   return "\n".join(lines)
 
@@ -303,6 +321,7 @@ def main() -> None:
     type=float,
     help="compile what tells what fits into less memory than the chip has",
   )
+  parser.add_argument("--most_rows", type=int, default=MOST_ROWS)
   args = parser.parse_args()
   jax.config.update("jax_platforms", "cpu")  # nothing runs here but compilers
   result = results.provenance("fits.py", args)
@@ -332,7 +351,8 @@ def main() -> None:
 
         limit_s = 60 * args.minutes
         compiled_apart(
-          *(task, chip, model, known, keep, limit_s, args.memory_gib)
+          *(task, chip, model, known, keep, limit_s),
+          *(args.memory_gib, args.most_rows),
         )
   results.finish(result, args.output)
 

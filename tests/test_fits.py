@@ -116,6 +116,7 @@ def test_rows_are_doubled_until_an_update_exceeds_the_limit(fits, task):
   ]
   assert found(40) == "none 1, full 4"
   assert found(19) == "full 1"
+  assert found(10 * 64) == "none 16, full 64+"
   assert found(9).startswith("no: ")
 
 
@@ -128,10 +129,12 @@ def test_a_run_of_rl_fits_if_every_one_of_its_programs_does(fits):
     dict(rest, need=5 * gib),
     dict(update, remat="none", need=9 * gib),
     dict(update, remat="dots", need=4 * gib),
+    dict(update, remat="full", need=2 * gib),
   ]
   assert fits.cell("RL, whole", records, 5 * gib) == "dots: 5.0"
   assert fits.cell("RL, whole", records, 9 * gib) == "none: 9.0"
   assert fits.cell("RL, whole", records, 4 * gib) == "no: 5.0"
+  assert fits.cell("RL, whole", records[:2], 9 * gib) == "not compiled"
   unknown = [*records, dict(rest, need=None)]
   assert fits.cell("RL, whole", unknown, 9 * gib) == "not compiled"
 
@@ -148,13 +151,32 @@ def test_a_chip_without_results_takes_those_of_one_like_it(fits):
     lines = fits.table(known).splitlines()
     return next(x for x in lines if x.startswith(start))
 
-  assert line("| score") == "| score, 0.5B |  |  |  |  |  |  |  |"
+  none = " | ".join(["not compiled"] * 7)
+  assert line("| score") == f"| score, 0.5B | {none} |"
   score, lora = line("| score, 7B"), line("| LoRA, 7B")
-  assert score == "| score, 7B |  | 1.5 | 1.5 | 1.5 | 1.5 | 1.5 | 1.5 |"
+  alike = "1.5 | 1.5 | 1.5 | 1.5 | 1.5 | 1.5"
+  assert score == f"| score, 7B | not compiled | {alike} |"
   # A TPU's compiler makes an update smaller until it fits.
-  assert lora == "| LoRA, 7B |  | full 1 | full 1 | full 1 | full 1 |  |  |"
+  alike = "full 1+ | full 1+ | full 1+ | full 1+"
+  tpus = "not compiled | not compiled"
+  assert lora == f"| LoRA, 7B | not compiled | {alike} | {tpus} |"
   known["score/7B/a100-40:1/program"] = dict(record, need=1 << 30)
-  assert "| score, 7B |  | 1.0 | 1.5 |" in fits.table(known)
+  assert "| score, 7B | not compiled | 1.0 | 1.5 |" in fits.table(known)
+
+
+def test_what_is_a_tenth_too_large_for_a_chip_need_not_be_compiled_for_it(fits):
+  def tpus(gib):
+    need = int(gib * topologies.GIB)
+    record = dict(need=need, rows=1, remat="full", refused="")
+    known = {"whole/7B/h200:1/update": record}
+    (line,) = (
+      x for x in fits.table(known).splitlines() if x.startswith("| whole, 7B")
+    )
+    return line.split(" | ")[-3:]
+
+  assert tpus(15.75 * 1.09) == ["not compiled"] * 2 + ["not compiled |"]
+  assert tpus(15.75 * 1.11) == ["no", "not compiled", "not compiled |"]
+  assert tpus(110) == ["no", "no", "no |"]
 
 
 def test_what_a_compiler_refused_counts_by_what_it_said(fits):
