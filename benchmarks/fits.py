@@ -46,13 +46,16 @@ CHIPS = {
   "v5p": "v5p:1x1x1",
 }
 # A program needs about the same on chips of one maker: a column without results
-# of its own takes these; on TPUs those of training aren't taken.
+# of its own takes these; on TPUs those of training only with a MARGIN.
 LIKE = {
   "a100-40:1": "h200:1",
   "h100:1": "h200:1",
   "v6e:1x1": "v5e:1x1",
   "v5p:1x1x1": "v5e:1x1",
 }
+# A TPU's updates need at most this much more or less than a GPU's, as far as both
+# were compiled.
+MARGIN = 1.1
 INFERENCE = {
   "score": fit_programs.score,
   "sample, label": fit_programs.sample,
@@ -283,20 +286,29 @@ def table(programs: Mapping[str, Record]) -> str:
     for model in fit_programs.MODELS:
       cells = []
       for chip in CHIPS.values():
-        known = topologies.parse(chip).chip
-        records = _of(programs, task, model, chip)
-        is_like = task in INFERENCE or known.gpu is not None
-        if not records and chip in LIKE and is_like:
-          records = _of(programs, task, model, LIKE[chip])
-        text = cell(task, records, known.memory)
-        if not records:
-          # What is far too large for a chip elsewhere wasn't compiled for it.
-          other = _of(programs, task, model, CHIPS["141 GB"])
-          most = int(known.memory * 1.1)
-          text = "no" * cell(task, other, most).startswith("no:")
-        cells.append(text or "not compiled")
+        cells.append(_cell_of(programs, task, model, chip))
       lines.append(f"| {task}, {model} | " + " | ".join(cells) + " |")
   return "\n".join(lines)
+
+
+def _cell_of(
+  programs: Mapping[str, Record], task: str, model: str, chip: str
+) -> str:
+  found = topologies.parse(chip).chip
+  records = _of(programs, task, model, chip)
+  is_like = task in INFERENCE or found.gpu is not None
+  if not records and chip in LIKE and is_like:
+    records = _of(programs, task, model, LIKE[chip])
+  if records:
+    return cell(task, records, found.memory)
+  # By what the largest GPU's program needs, where that is clear.
+  other = _of(programs, task, model, CHIPS["141 GB"])
+  less, more = int(found.memory / MARGIN), int(found.memory * MARGIN)
+  text = cell(task, other, less) if other else ""
+  if not text.startswith("no:"):
+    return text or "not compiled"
+  is_clear = cell(task, other, more).startswith("no:")
+  return "no" if is_clear else "not compiled"
 
 
 def _of(

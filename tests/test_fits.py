@@ -154,29 +154,27 @@ def test_a_chip_without_results_takes_those_of_one_like_it(fits):
   none = " | ".join(["not compiled"] * 7)
   assert line("| score") == f"| score, 0.5B | {none} |"
   score, lora = line("| score, 7B"), line("| LoRA, 7B")
-  alike = "1.5 | 1.5 | 1.5 | 1.5 | 1.5 | 1.5"
-  assert score == f"| score, 7B | not compiled | {alike} |"
-  # A TPU's compiler makes an update smaller until it fits.
-  alike = "full 1+ | full 1+ | full 1+ | full 1+"
-  tpus = "not compiled | not compiled"
-  assert lora == f"| LoRA, 7B | not compiled | {alike} | {tpus} |"
+  assert score == f"| score, 7B | {' | '.join(['1.5'] * 7)} |"
+  assert lora == f"| LoRA, 7B | {' | '.join(['full 1+'] * 7)} |"
   known["score/7B/a100-40:1/program"] = dict(record, need=1 << 30)
-  assert "| score, 7B | not compiled | 1.0 | 1.5 |" in fits.table(known)
+  assert "| score, 7B | 1.5 | 1.0 | 1.5 |" in fits.table(known)
 
 
-def test_what_is_a_tenth_too_large_for_a_chip_need_not_be_compiled_for_it(fits):
+def test_a_gpus_update_tells_what_a_tpu_fits_if_a_tenth_changes_nothing(fits):
   def tpus(gib):
     need = int(gib * topologies.GIB)
     record = dict(need=need, rows=1, remat="full", refused="")
     known = {"whole/7B/h200:1/update": record}
-    (line,) = (
-      x for x in fits.table(known).splitlines() if x.startswith("| whole, 7B")
-    )
-    return line.split(" | ")[-3:]
+    lines = fits.table(known).splitlines()
+    (line,) = (x for x in lines if x.startswith("| whole, 7B"))
+    return line.strip(" |").split(" | ")[-3:]
 
-  assert tpus(15.75 * 1.09) == ["not compiled"] * 2 + ["not compiled |"]
-  assert tpus(15.75 * 1.11) == ["no", "not compiled", "not compiled |"]
-  assert tpus(110) == ["no", "no", "no |"]
+  # 15.75, 31.25 and 95.74 GiB.
+  assert tpus(15.75 / 1.11) == ["full 1+", "full 1+", "full 1+"]
+  assert tpus(15.75 / 1.09) == ["not compiled", "full 1+", "full 1+"]
+  assert tpus(15.75 * 1.09) == ["not compiled", "full 1+", "full 1+"]
+  assert tpus(15.75 * 1.11) == ["no", "full 1+", "full 1+"]
+  assert tpus(110) == ["no", "no", "no"]
 
 
 def test_what_a_compiler_refused_counts_by_what_it_said(fits):
