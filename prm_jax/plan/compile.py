@@ -33,6 +33,7 @@ class Update:
     mesh: The number of devices on each axis.
     steps: The number of updates of the run.
     pairs: Whether its targets are compared in pairs.
+    notes: What a reader of its plan should know.
   """
 
   make: Callable[
@@ -45,6 +46,7 @@ class Update:
   mesh: tuple[int, ...]
   steps: int
   pairs: bool = False
+  notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +138,11 @@ def of_update(
     peak=None,
     hardware_flops=hardware / topology.size,
     model_flops=needed / topology.size,
-    warnings=(*warnings(update, mesh), *filter(None, [topology.chip.note])),
+    warnings=(
+      *warnings(update, mesh),
+      *update.notes,
+      *filter(None, [topology.chip.note]),
+    ),
   )
   begun = time.monotonic()
   try:
@@ -145,7 +151,7 @@ def of_update(
     if "RESOURCE_EXHAUSTED" not in str(e):
       raise
     return dataclasses.replace(
-      plan, refused=_refusal(str(e)), compile_s=time.monotonic() - begun
+      plan, refused=refusal(str(e)), compile_s=time.monotonic() - begun
     )
   memory = compiled.memory_analysis()
   sent = collectives.read(compiled.as_text())
@@ -220,8 +226,12 @@ def flops(
   return computed, once - square / 2
 
 
-def _refusal(message: str) -> str:
-  """Returns what the compiler says of memory, in one line."""
+def refusal(message: str) -> str:
+  """Returns what the compiler says of memory, in one line.
+
+  Args:
+    message: What it says.
+  """
   match = re.search(r"\(([\d.]+)([KMGT])\) exceeds available HBM", message)
   if match:
     return f"the compiler needs {match[1]} {match[2]}iB"

@@ -18,6 +18,7 @@ from prm_jax.runtime import files
 from prm_jax.runtime import verbs
 from prm_jax.training import config as training_config
 from prm_jax.training import program as program_lib
+from prm_jax.training import programs
 from prm_jax.training import run_config
 from prm_jax.training import trainable
 
@@ -88,4 +89,16 @@ def update_of(
     mesh=run.mesh,
     steps=run.fit.steps,
     pairs=run.objective.compares is not None,
+    notes=() if given or _trains_all(run) else (_FROZEN,),
   )
+
+
+_FROZEN = (
+  "what isn't trained is planned in float32, as init_from names no folder; held"
+  " in bfloat16, as most published weights are, it takes half"
+)
+
+
+def _trains_all(run: training_config.TrainConfig) -> bool:
+  kind = programs.KINDS[programs.name_of(run.objective)]
+  return run.trainable == "all" and not kind.has_reference

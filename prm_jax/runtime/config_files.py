@@ -372,7 +372,10 @@ def _override(
   where = f"config.{name}"
   if not equals:
     raise errors.InputError(f"`{where}`: give a value: `{where}=VALUE`")
-  if name not in known:
+  *path, leaf = name.split(".")
+  # A field of a group whose fields may be left out has a type and no value.
+  is_unset = bool(path) and name in expected and name not in known
+  if name not in known and not is_unset:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     last = {full.rpartition(".")[2]: full for full in known}
     near = near or [last[x] for x in difflib.get_close_matches(name, last, n=1)]
@@ -380,15 +383,18 @@ def _override(
     if near:
       hint = f"did you mean `config.{near[0]}`?"
     raise errors.InputError(f"`{where}`: no such field; {hint}")
-  old = known[name]
-  *path, leaf = name.split(".")
   for part in path:
     config = config[part]
-  kind = config.get_type(leaf)
-  parts = typing.get_args(expected.get(name))
-  if kind is types.NoneType and types.NoneType in parts:
+  annotation: Any = expected.get(name)
+  parts = typing.get_args(annotation)
+  if is_unset:
+    kind = typing.get_origin(annotation) or annotation
+    old = () if kind is tuple else None
+  else:
+    kind, old = config.get_type(leaf), known[name]
+  if kind in (types.NoneType, types.UnionType) and types.NoneType in parts:
     kind = parts[0]  # the config says None where the type is X | None
-  is_optional = old is None or types.NoneType in parts
+  is_optional = types.NoneType in parts or (old is None and not is_unset)
   with config.ignore_type(), config.unlocked():
     config[leaf] = _parse(text, old, kind, where, is_optional)
 

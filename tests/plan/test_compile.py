@@ -58,6 +58,25 @@ def test_what_is_frozen_is_planned_in_the_type_that_it_starts_from():
   assert {dtype.name for dtype in wide.values()} == {"float32"}
 
 
+def test_a_plan_says_so_if_it_takes_what_isnt_trained_to_be_float32():
+  lora = dict(model=dict(lora_rank=2), trainable="lora")
+  (note,) = plan_tiny.update(**lora).notes
+  assert "float32, as init_from names no folder" in note
+  assert plan_tiny.update(program="implicit").notes == (note,)
+  types = {("embed", "table"): jnp.bfloat16}
+  assert plan_tiny.update(**lora, types=types).notes == ()
+  assert plan_tiny.update().notes == ()
+
+
+def test_the_notes_of_an_update_are_in_its_plan(plain):
+  noted = plan_compile.of_update(
+    dataclasses.replace(plan_tiny.update(), notes=("a note",)),
+    EIGHT,
+    jax.devices(),
+  )
+  assert [*noted.warnings] == [*plain.warnings, "a note"]
+
+
 def test_the_models_flops_do_not_depend_on_what_is_recomputed():
   plain = _flops()
   again = _flops.__wrapped__(model=dict(remat="full"))  # a dict has no hash
@@ -135,7 +154,7 @@ def test_the_compilers_words_for_too_much_memory_become_one_line():
     "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required"
     " for HLO temporaries (512.00G) exceeds available HBM (15.75G).\nMore."
   )
-  assert plan_compile._refusal(said) == "the compiler needs 512.00 GiB"
+  assert plan_compile.refusal(said) == "the compiler needs 512.00 GiB"
 
 
 def test_slices_thinner_than_a_tile_are_warned_of():

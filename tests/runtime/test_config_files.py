@@ -373,6 +373,25 @@ def test_every_optional_field_takes_null_and_values_of_its_type(run):
       assert {name: found[name] for name in kinds} == expected
 
 
+def test_a_field_of_the_policys_model_can_be_overridden_though_it_isnt_named():
+  folder = pathlib.Path(__file__).parents[2] / "experiments"
+  path = folder / "rl_gsm8k_small.py"
+  assert "model" not in config_files.read(path)
+  given = dict(
+    remat="none", lora_rank=4, scan=False, window="null", query_scale=0.5
+  )
+  given["lora_targets"] = ("query", "value")
+  overrides = tuple(f"model.{name}={value}" for name, value in given.items())
+  config = rl_run_config.filled(
+    verbs.Config(path, ("trainable=lora", *overrides))
+  )
+  run = rl_run_config.from_config(config)
+  assert run.config.model == given | dict(window=None)
+  for refused in ("model.remats=full", "model.lora_rank=a", "rollout=5"):
+    with pytest.raises(errors.InputError, match=r"no such field|expected int"):
+      rl_run_config.filled(verbs.Config(path, (refused,)))
+
+
 def test_a_config_file_has_dataclasses_and_imports_what_is_beside_it(tmp_path):
   (tmp_path / "sizes_beside.py").write_text("STEPS = 7")
   path = tmp_path / "mine.py"
