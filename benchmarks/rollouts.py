@@ -324,7 +324,9 @@ def lowered_step(
   width = 256
   params, caches, key = jax.eval_shape(
     lambda: (
-      meta.unbox(transformer.init(jax.random.key(0), model, ("lm",))),
+      transformer.for_decoding(
+        model, meta.unbox(transformer.init(jax.random.key(0), model, ("lm",)))
+      ),
       engine_programs.empty_caches(
         model,
         model.compute_dtype,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import importlib.util
 import itertools
 import json
 import pathlib
@@ -20,6 +21,8 @@ from prm_jax.data import step_automaton
 from prm_jax.demo import run_config as demo_run_config
 from prm_jax.inference import drawing
 from prm_jax.inference import scorer
+from prm_jax.models import sharding
+from prm_jax.plan import topologies
 from prm_jax.runtime import config_files
 
 FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks"
@@ -555,3 +558,126 @@ def test_the_page_gives_the_rounding_that_was_measured():
     for pair, x in found.items():
       if pair.startswith("float32") and "transformers" not in pair:
         assert x["log_odds_max"] <= 4e-5 and x["probability_max"] <= 1e-5
+
+
+_PROGRAM = """HloModule decode
+%fused_slice (a: bf16[8,4]) -> bf16[2,4] {
+  %a = bf16[8,4]{1,0} parameter(0)
+  %wide = f32[8,4]{1,0} convert(%a)
+  %part = f32[2,4]{1,0} slice(%wide), slice={[0:2], [0:4]}
+  ROOT %narrow = bf16[2,4]{1,0} convert(%part)
+}
+
+%fused_put (cache: f32[100], new: f32[1], at: s32[]) -> f32[100] {
+  %cache = f32[100]{0} parameter(0)
+  %new = f32[1]{0} parameter(1)
+  %at = s32[] parameter(2)
+  ROOT %put = f32[100]{0} dynamic-update-slice(%cache, %new, %at)
+}
+
+%inner (c: (bf16[2,4])) -> (bf16[2,4]) {
+  %c = (bf16[2,4]{1,0}) parameter(0)
+  %x = bf16[2,4]{1,0} get-tuple-element(%c), index=0
+  %y = bf16[2,4]{1,0} copy(%x), metadata={op_name="while/body/while/body/copy"}
+  ROOT %t = (bf16[2,4]{1,0}) tuple(%y)
+}
+
+%body (s: (bf16[8,4], f32[100], f32[1], s32[])) -> (bf16[8,4], f32[100]) {
+  %s = (bf16[8,4]{1,0}, f32[100]{0}, f32[1]{0}, s32[]) parameter(0)
+  %w = bf16[8,4]{1,0} get-tuple-element(%s), index=0
+  %k = f32[100]{0} get-tuple-element(%s), index=1
+  %n = f32[1]{0} get-tuple-element(%s), index=2
+  %i = s32[] get-tuple-element(%s), index=3
+  %cut = bf16[2,4]{1,0} fusion(%w), kind=kLoop, calls=%fused_slice
+  %kept = f32[100]{0} fusion(%k, %n, %i), kind=kLoop, calls=%fused_put
+  %given = (bf16[2,4]{1,0}) tuple(%cut)
+  %looped = (bf16[2,4]{1,0}) while(%given), condition=%never, body=%inner, \
+backend_config={"known_trip_count":{"n":"30"}}
+  ROOT %out = (bf16[8,4]{1,0}, f32[100]{0}) tuple(%w, %kept)
+}
+
+ENTRY %main (p: bf16[8,4]) -> bf16[8,4] {
+  %p = bf16[8,4]{1,0} parameter(0)
+  %once = bf16[8,4]{1,0} copy(%p)
+  %loop = (bf16[8,4]{1,0}, f32[100]{0}) while(%once), condition=%c, body=%body
+  ROOT %r = bf16[8,4]{1,0} get-tuple-element(%loop), index=0
+}
+"""
+
+
+def _of_benchmarks(monkeypatch, *names):
+  monkeypatch.syspath_prepend(str(FOLDER))
+  modules = [importlib.import_module(name) for name in names]
+  for name in (*names, "results"):
+    monkeypatch.delitem(sys.modules, name, raising=False)
+  return modules
+
+
+def test_kernels_move_what_they_read_and_write(monkeypatch):
+  (kernels,) = _of_benchmarks(monkeypatch, "kernels")
+  program = kernels.read(_PROGRAM.replace("\\\n", ""))
+  found = {x.name: (x.bytes, x.times) for x in program.body()}
+  # A slice of 2 x 4 in 2 bytes; one number into a cache, and its place.
+  assert found == {"cut": (32, 1), "kept": (4 + 4 + 4, 1), "y": (32, 30)}
+  assert [(x.name, x.bytes) for x in program.once()] == [("once", 128)]
+
+
+def test_a_step_on_paper_is_counted_by_hand(monkeypatch):
+  step, _ = _of_benchmarks(monkeypatch, "decode_step", "kernels")
+  model = dataclasses.replace(step.SHAPES["0.5B"], vocab_size=1000)
+  found = step.on_paper(model, 16)
+  assert step.layout(16) == (4, 4, 2, 128)
+  matrices = 2 * 24 * 896 * ((14 + 2 + 2 + 14) * 64 + 3 * 4864)
+  vectors = 2 * (24 * (2 * 896 + (14 + 2 + 2) * 64) + 896)
+  token = 2 * 2 * 24 * 2 * 64
+  assert found == {
+    "token rows": 2 * 16 * 896,
+    "layers' weights": matrices + vectors,
+    "output head": 2 * 1000 * 896 + 4 * 16 * 1000,
+    "prompts": 4 * 128 * token,
+    "tails": 16 * 9 * token,
+    "pages": 16 * 56 * token,
+    "rest of attention": 0,
+    "sampler": 4 * 16 * 1000,
+  }
+
+
+@pytest.mark.plan
+@pytest.mark.skipif(
+  importlib.util.find_spec("jax_cuda12_plugin") is None,
+  reason="jax_cuda12_plugin isn't installed",
+)
+def test_an_h100s_step_sorts_no_vocabulary_and_copies_nothing_large(
+  monkeypatch,
+):
+  step, kernels = _of_benchmarks(monkeypatch, "decode_step", "kernels")
+  model = dataclasses.replace(step.SHAPES["0.5B"], num_layers=2)
+  topology = topologies.parse("h100:1")
+  mesh = sharding.make_mesh((1, 1, 1), topologies.devices(topology))
+
+  def compiled(held, sampling):
+    return step.compile_chunk(
+      *(mesh, model, step.weights(model, held), step.layout(64)),
+      step.SAMPLINGS[sampling],
+    )
+
+  published = compiled("bfloat16", "published")
+  program = kernels.read(published.as_text())
+  vocabulary = 4 * 64 * model.vocab_size
+  assert all(
+    x.bytes < vocabulary / 4 for x in program.body() if x.opcode == "sort"
+  )
+  # The most likely tokens, then the nucleus of ten passes, and the draw.
+  found = step.count(published)
+  assert found["bytes"]["sampler"] < 22 * vocabulary
+  # What pages sum isn't copied next to their masses.
+  assert not any(
+    "concatenate" in x.name and "MKGC" in x.source for x in program.body()
+  )
+  narrow, wide = (
+    step.count(compiled(x, "plain")) for x in ("bfloat16", "float32")
+  )
+  # Only norms and biases are read in float32.
+  assert wide["bytes in all"] < 1.001 * narrow["bytes in all"]
+  assert wide["kernels"] == narrow["kernels"]
+  assert wide["bytes once a chunk"] < 1e6

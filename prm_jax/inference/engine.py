@@ -32,6 +32,7 @@ from prm_jax.data import step_automaton
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import codecs
 from prm_jax.inference import engine_programs
+from prm_jax.inference import held
 from prm_jax.inference import page_table
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.models import config as model_config
@@ -163,6 +164,11 @@ class Engine:
     if self.stops is not None:
       return self.stops
     return self._codec.stops(self.stop_at_step)
+
+  @functools.cached_property
+  def decoding_params(self) -> Params:
+    """The parameters as decoding reads them; see held.for_decoding."""
+    return held.for_decoding(self.config, self.params)
 
   def complete(
     self,
@@ -454,7 +460,7 @@ class _Run:
     engine = self.engine
     before = self.slots
     self.caches, after, tokens, log_probs, steps = engine_programs.decode_chunk(
-      engine.params,
+      engine.decoding_params,
       self.caches,
       before,
       self.pages,

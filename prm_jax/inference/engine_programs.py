@@ -306,7 +306,7 @@ def decode_chunk(
   """Returns the state after up to `chunk` more tokens in every slot.
 
   Args:
-    params: The parameters.
+    params: The parameters in `transformer.for_decoding`'s form.
     caches: The caches.
     slots: The slots.
     pages: What the pages hold.
@@ -326,7 +326,6 @@ def decode_chunk(
   """
   G, N = slots.token.shape
   P, T = caches.prefix[0][0].shape[2], caches.own[0][0].shape[1]
-  params = transformer.unstacked(config, params)
   slots = jax.tree.map(jnp.asarray, slots)
   owner, first = map(jnp.asarray, pages)
   fold = jax.vmap(jax.vmap(jax.random.fold_in))

@@ -11,6 +11,7 @@ because products of few rows are faster so (models/matmul.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
+import functools
 import pathlib
 from typing import Any
 
@@ -23,6 +24,7 @@ from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.models import config as model_config
 from prm_jax.models import matmul
+from prm_jax.models import transformer
 from prm_jax.training import programs
 
 Params = Any
@@ -113,6 +115,27 @@ def own_arrays(params: Params) -> Params:
     else:
       own[name] = value
   return own
+
+
+def for_decoding(config: model_config.ModelConfig, params: Params) -> Params:
+  """Returns parameters in transformer.for_decoding's form, made once.
+
+  These are the parameters themselves if they have that form already, as those
+  of a policy that was loaded mostly have. Those of a training run are a stack
+  of layers, mostly in float32: this copies them, and they stay as they are.
+
+  Args:
+    config: The shape of the model.
+    params: The parameters.
+  """
+  make = functools.partial(_for_decoding, config)
+  if jax.eval_shape(make, params) == jax.eval_shape(lambda x: x, params):
+    return params
+  return make(params)
+
+
+# The same function for all engines, which compile it once.
+_for_decoding = jax.jit(transformer.for_decoding, static_argnums=0)
 
 
 def _split(stacks: Params) -> tuple[Params, ...]:

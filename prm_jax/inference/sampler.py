@@ -103,7 +103,7 @@ def decode(
   )
   logits = jnp.broadcast_to(logits[:, None], (B, N, logits.shape[-1]))
   prefix_mask = jnp.arange(P) < lengths[:, None]
-  params = transformer.unstacked(config, params)
+  params = transformer.for_decoding(config, params)
   blank = jnp.zeros((B * N * K, S, C), prefix_k.dtype)
   own = [(blank, blank) for _ in range(config.num_layers)]
 

@@ -283,6 +283,9 @@ def _attend_pages(
   page_sums = sums("MKGT,MKTC->MKGC", of_pages, pages_v)
   out += jnp.einsum("NM,MKGC->NKGC", to_owner, page_sums)
   mass = of_prefix.sum(-1) + of_own.sum(-1)
+  # As another array, or XLA would make one product of both, and to that end
+  # copy the sums next to the masses.
+  to_owner = jax.lax.optimization_barrier(to_owner)
   mass += jnp.einsum("NM,MKG->NKG", to_owner, of_pages.sum(-1))
   return (out / mass[..., None]).astype(q.dtype)
 

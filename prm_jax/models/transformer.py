@@ -434,15 +434,35 @@ def is_unstacked(params: Params) -> bool:
   return isinstance(params["layers"], tuple)
 
 
-def unstacked(config: model_config.ModelConfig, params: Params) -> Params:
-  """Returns parameters with a tree for each layer: slices, if of a stack."""
-  if is_unstacked(params):
-    return params
-  layers_ = tuple(
-    jax.tree.map(lambda x, i=i: x[i], params["layers"])
-    for i in range(config.num_layers)
-  )
-  return {**params, "layers": layers_}
+def for_decoding(config: model_config.ModelConfig, params: Params) -> Params:
+  """Returns parameters as `decode` reads them at every token.
+
+  Each layer has a tree of its own: slices, if of a stack. A matrix has the type
+  of the matmuls, if that is narrower: it would be converted at every token.
+  """
+  if not is_unstacked(params):
+    layers_ = tuple(
+      jax.tree.map(lambda x, i=i: x[i], params["layers"])
+      for i in range(config.num_layers)
+    )
+    params = {**params, "layers": layers_}
+  read = {x: params[x] for x in ("layers", "lm_head") if x in params}
+  if config.tie_embedding and not config.scale_embedding:
+    read["embedding"] = params["embedding"]
+  return {**params, **_narrowed(read, jnp.dtype(config.compute_dtype))}
+
+
+_MATRICES = ("kernel", matmul.TRANSPOSED, "lora_a", "lora_b", "table")
+
+
+def _narrowed(tree: Params, dtype: jnp.dtype) -> Params:
+  """Returns the tree with its matrices in a type, if that is narrower."""
+
+  def narrowed(path, x):
+    wide = x.dtype.itemsize > dtype.itemsize
+    return x.astype(dtype) if wide and path[-1].key in _MATRICES else x
+
+  return jax.tree_util.tree_map_with_path(narrowed, tree)
 
 
 def _one_by_one(
@@ -498,7 +518,7 @@ def decode(
 
   Args:
     config: The shape of the model.
-    params: Its parameters in `unstacked`'s form: slices of a stack made here
+    params: Its parameters in `for_decoding`'s form: slices of a stack made here
       would be copied at every token.
     tokens: The newest token of each sample.
     positions: The number of tokens before it.

@@ -182,7 +182,6 @@ class Collector:
       slots=self.rollout.slots,
       chunk=self.rollout.chunk,
       prompt_tokens=self.prompt_tokens,
-      reserve=True,
       codec=self.codec,
     )
 

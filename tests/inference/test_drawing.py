@@ -13,6 +13,7 @@ from scipy import stats
 
 from prm_jax import errors
 from prm_jax.inference import drawing
+from prm_jax.models import matmul
 
 # --- The nucleus ------------------------------------------------------------
 
@@ -24,8 +25,10 @@ def oracle_nucleus(p, top_p):
   return p >= p[order[min(count, len(p)) - 1]]
 
 
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
 @pytest.mark.parametrize("top_p", [0.05, 0.3, 0.6, 0.9, 0.99])
-def test_the_nucleus_is_the_one_found_by_sorting(top_p):
+def test_the_nucleus_is_the_one_found_by_sorting(top_p, platform, monkeypatch):
+  monkeypatch.setattr(matmul, "platform", lambda: platform)
   random = np.random.default_rng(int(100 * top_p))
   p = np.concatenate(
     [random.dirichlet(np.full(40, a), 50) for a in (0.05, 0.5, 5.0)]
@@ -38,6 +41,28 @@ def test_the_nucleus_is_the_one_found_by_sorting(top_p):
     kept, [oracle_nucleus(row, top_p) for row in np.exp(log_p)]
   )
   np.testing.assert_array_equal(found[kept], log_p[kept])
+
+
+def test_three_halvings_at_a_time_lead_where_one_at_a_time_leads():
+  random = np.random.default_rng(0)
+  # Decisions that contradict each other, as rounding could make them, too.
+  decisions = {
+    halvings: jnp.asarray(random.random((2**halvings - 1, 500)) < 0.5)
+    for halvings in (1, 2, 3)
+  }
+  low, high = (jnp.asarray(x, jnp.float32) for x in ([0.0] * 500, [0.7] * 500))
+  for halvings, enough in decisions.items():
+    edges = drawing._edges(low, high, halvings)
+    found = drawing._descend(edges, list(enough))
+    for n in range(500):
+      a, b, left = np.float32(0), np.float32(0.7), list(enough[:, n])
+      while left:
+        half = len(left) // 2
+        middle = (a + b) / np.float32(2)
+        upper = left[half]
+        a, b = (middle, b) if upper else (a, middle)
+        left = left[half + 1 :] if upper else left[:half]
+      assert (a, b) == tuple(float(x[n]) for x in found)
 
 
 def test_the_nucleus_keeps_ties_and_never_nothing():
@@ -126,6 +151,21 @@ def test_each_filter_sees_what_the_one_before_it_left():
   # A share of the most likely one, at the temperature.
   assert (kept(min_p=0.3), kept(min_p=0.2)) == (3, 4)
   assert kept(min_p=0.3, temperature=2.0) == 4
+
+
+@pytest.mark.parametrize("V", [5_119, 5_120, 9_000])
+@pytest.mark.parametrize("top_k", [1, 5, 20, 21])
+def test_top_k_of_blocks_is_that_of_a_whole_sort(V, top_k):
+  random = np.random.default_rng(V + top_k)
+  normal = random.normal(size=(4, V))
+  # All different; many ties; all large ones in a block; nearly all excluded.
+  rows = np.stack([normal[0], np.round(normal[1]), normal[2], normal[3]])
+  rows[2, 300:400] += 10
+  rows[3, random.random(V) < 0.999] = -np.inf
+  rows = rows.astype(np.float32)
+  kept = np.isfinite(drawing.most_likely(jnp.asarray(rows), top_k))
+  last = np.sort(rows, axis=-1)[:, -top_k][:, None]
+  np.testing.assert_array_equal(kept, (rows >= last) & (rows > -np.inf))
 
 
 def test_top_k_keeps_ties_and_more_than_there_are_is_all():

@@ -85,6 +85,17 @@ def _by_batches(config, requests, sampling, ends=(test_sampler.Digits.eos,)):
   return out
 
 
+def test_reserved_pages_change_no_completion():
+  sampling = dataclasses.replace(WARM, max_tokens=60)
+  few = _engine(test_sampler.PLAIN, NeverEnds(), slots=4)
+  all_pages = dataclasses.replace(few, reserve=True)
+  requests = _requests(num_samples=1)
+  found, expected = (
+    engine.complete(requests, sampling, KEY)[0] for engine in (few, all_pages)
+  )
+  _same(found, expected)
+
+
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_completions_are_those_of_the_sampler_of_whole_batches(config):
   sampling = dataclasses.replace(WARM, temperature=1.3, top_p=0.9)

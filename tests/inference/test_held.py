@@ -210,3 +210,53 @@ def test_decoding_in_bfloat16_makes_no_second_copy_of_any_matrix(tied, slots):
   )
   logits = 4 * slots * model.vocab_size  # bytes, in float32
   assert memory.temp_size_in_bytes < 2 * logits + smallest_matrix
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_stack_is_decoded_as_copies_in_the_type_of_the_matmuls(tied, scaled):
+  model = dataclasses.replace(
+    MODEL,
+    compute_dtype="bfloat16",
+    tie_embedding=tied,
+    scale_embedding=scaled,
+  )
+  stack = _params(model, jnp.float32)
+  found = held.for_decoding(model, stack)
+  assert transformer.is_unstacked(found)
+  # Once is enough.
+  assert held.for_decoding(model, found) is found
+  for path, x in jax.tree_util.tree_leaves_with_path(found):
+    names = [str(getattr(key, "key", "")) for key in path]
+    head = names[0] == "embedding" and tied and not scaled
+    matrix = names[-1] == "kernel" and names[0] in ("layers", "lm_head")
+    assert (x.dtype == jnp.bfloat16) == (head or matrix), names
+  tokens = jnp.arange(6).reshape(2, 3)
+  for read in (stack, found):
+    assert not any(x.is_deleted() for x in jax.tree.leaves(read))
+  as_one = functools.partial(transformer.apply, model, method="prefill")
+  lengths = jnp.full(2, 3)
+  for a, b in zip(
+    jax.tree.leaves(as_one(found, tokens, lengths)),
+    jax.tree.leaves(as_one(stack, tokens, lengths)),
+    strict=True,
+  ):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_a_policy_in_its_form_for_decoding_is_not_copied():
+  params = _own(_params(MODEL, jnp.float32))
+  assert held.for_decoding(MODEL, params) is params
+  # Narrower than the matmuls: each token converts it, and no copy is larger.
+  narrow = _own(_params(MODEL, jnp.bfloat16))
+  assert held.for_decoding(MODEL, narrow) is narrow
+
+
+def test_a_chunk_of_a_stacked_policy_copies_no_layer():
+  model = dataclasses.replace(WIDE, compute_dtype="float32")
+  params = _params(model, jnp.float32, ("lm",))
+  memory = _decoding(params, model, 4).memory_analysis()
+  stacks = jax.tree.leaves(params["layers"])
+  layers = sum(x.nbytes for x in stacks) // model.num_layers
+  logits = 4 * 4 * model.vocab_size
+  assert memory.temp_size_in_bytes < 2 * logits + layers
