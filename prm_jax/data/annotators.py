@@ -40,7 +40,7 @@ def key(solution: schema.Solution) -> bytes:
   texts: list[Any] = [solution.problem, solution.steps]
   if solution.messages is not None:
     texts.append(messages.heard(solution))
-  return hashlib.sha256(json.dumps(texts).encode()).digest()[:16]
+  return _digest(json.dumps(texts))
 
 
 def judgement(solution: schema.Solution) -> agreement.Judgement | None:
@@ -55,9 +55,13 @@ def judgement(solution: schema.Solution) -> agreement.Judgement | None:
   return agreement.Judgement(
     str(name),
     key(solution),
-    sources.problem_key(solution.problem),
+    _digest(sources.problem_key(solution.problem)),
     agreement.values_of(solution),
   )
+
+
+def _digest(text: str) -> bytes:
+  return hashlib.sha256(text.encode()).digest()[:16]
 
 
 def grouped(
@@ -130,7 +134,8 @@ def _by_annotator(
   first: dict[str, schema.Solution] = {}
   for solution in group:
     name = str(solution.extra[schema.ANNOTATOR])
-    left_out[_TWICE] += name in first
+    if name in first:
+      left_out[_TWICE] += 1
     first.setdefault(name, solution)
   return list(first.values())
 
@@ -152,7 +157,8 @@ def _one(
     )
   names = [str(s.extra[schema.ANNOTATOR]) for s in group]
   outcomes = {s.outcome for s in group} - {None}
-  left_out[_OUTCOMES] += len(outcomes) > 1
+  if len(outcomes) > 1:
+    left_out[_OUTCOMES] += 1
   changes: dict[str, Any] = dict(
     id=_id(first, names[0], used),
     outcome=first.outcome if len(group) == 1 else None,
