@@ -389,9 +389,10 @@ def table(results: dict[str, Any]) -> str:
     lines += ["", f"lost to truncation at {max_tokens:,} tokens: {counted}"]
   if results["agreement"] is not None:
     lines += ["", *agreement_texts.texts(results["agreement"])]
-    lines.append(
-      "for one solution of each: prm-jax data convert --annotators=vote, or mean"
+    merge = (
+      "one of each solution: prm-jax data convert --annotators=vote, or mean"
     )
+    lines += ["", merge]
   lines += sources.left_out_texts(results.get("left_out", {}))
   return "\n".join(lines)
 
