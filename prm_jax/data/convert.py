@@ -141,7 +141,7 @@ def convert(
       f"`controls`: they are of format={_WITH_CONTROLS}, and only jsonl holds"
       f" the class of each solution; found format={source[0]}, to={to}"
     )
-  outputs.check(dict(output=output), [sources.stored_at(source[1])])
+  outputs.check(dict(output=output), sources.files_of(*source))
   counts: Counter[str] = Counter()
 
   def ready(left_out: Counter[str]) -> Iterator[schema.Solution]:
@@ -341,7 +341,7 @@ def split(
       the format can't hold a solution.
   """
   form = writer(to)
-  outputs.check(dict(train=train, test=test), [sources.stored_at(source[1])])
+  outputs.check(dict(train=train, test=test), sources.files_of(*source))
   left_out: Counter[str] = Counter()
   done, side_of = divided(
     sources.stream(*source, left_out),
