@@ -40,7 +40,7 @@ _FIELDS = (
 _RECORDS = "fields_of_messages"
 _WITH_CONTROLS = "prmbench"
 # These hold people's ratings; the others labels.
-_WITH_RATINGS = ("prm800k", *formats.OF_TRAJECTORIES)
+_WITH_RATINGS = ("prm800k", "label_studio", *formats.OF_TRAJECTORIES)
 
 
 @dataclasses.dataclass(frozen=True)

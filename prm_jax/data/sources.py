@@ -35,6 +35,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import agent_process_bench
 from prm_jax.data.formats import dataset_folders
 from prm_jax.data.formats import gsm8k
+from prm_jax.data.formats import label_studio
 from prm_jax.data.formats import mapped
 from prm_jax.data.formats import math_shepherd
 from prm_jax.data.formats import potato
@@ -64,6 +65,7 @@ _COUNTING: dict[str, Reader] = {
   "rlhflow": rlhflow.read,
   "agent_process_bench": agent_process_bench.read,
   "tool_prm_bench": lambda path, left_out: tool_prm_bench.read(path),
+  "label_studio": label_studio.read,
   "gsm8k_pool": lambda path, left_out: gsm8k.read_pool(path),
   STORED: lambda path, left_out: array_record.Stored(path),
 }
