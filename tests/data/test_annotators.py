@@ -104,6 +104,17 @@ def test_a_first_error_is_that_of_more_than_half(given_):
   assert sum(left_out.values()) == lost
 
 
+def test_a_vote_ends_where_the_first_error_is_open():
+  # Who skips the first step can't make the second one right.
+  rows = [(0.0, None), (1.0, 1.0), (None, 1.0)]
+  labels, left_out = _table(rows, "vote")
+  assert labels == (None, None)
+  assert left_out == {
+    "steps without a majority": 1,
+    "steps after the majority's first error, or where it is open": 1,
+  }
+
+
 @given(given_=_first_errors())
 def test_a_mean_is_the_share_that_still_finds_no_error(given_):
   n, found, rows = given_
