@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 import dataclasses
+import functools
 import itertools
 import math
 from typing import Any
@@ -35,6 +36,15 @@ _NUM_RESAMPLES = 1_000
 
 # Sums over units (..., K) -> the number that they make, NaN if it isn't defined.
 _Statistic = Callable[[Float[np.ndarray, "R K"]], Float[np.ndarray, " R"]]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+  """Each problem's row, the number that their sum makes, and how many steps."""
+
+  rows: Float[np.ndarray, "P K"]
+  statistic: _Statistic
+  steps: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,13 +129,7 @@ def measured(
     solutions=len(table.length),
     problems=int(table.problem.max()) + 1,
     judged_twice=judged_twice,
-    alpha={
-      scope: {
-        level: _alpha_of(table, scope, level, draw)
-        for level in rater_coefficients.LEVELS
-      }
-      for scope in SCOPES
-    },
+    alpha=_alphas(table, draw),
     by_rater=_by_rater(table),
     pairs=_pairs(table, draw),
   )
@@ -222,25 +226,29 @@ def _counted(
   return among[of] & (table.step <= end[table.solution[of]])
 
 
-def _alpha_of(
-  table: _Table, scope: str, level: rater_coefficients.Level, draw
-) -> dict[str, Any]:
-  counted = _counted(table, scope, np.ones(len(table.rater), bool))
-  code, num_values = _coded(table, level)
+def _alphas(table: _Table, draw) -> dict[str, Any]:
+  """Returns the alpha of each scope and level."""
   starts = np.cumsum(table.length) - table.length
   unit = starts[table.solution[table.judgement]] + table.step
-  num_units = int(table.length.sum())
-  counts = rater_coefficients.unit_counts(
-    unit[counted], code[counted], num_units, num_values
-  )
   problem = np.repeat(table.problem, table.length)
-  rows = rater_coefficients.coincidences(
-    counts, problem, int(table.problem.max()) + 1
-  )
-  steps = int((counts.sum(axis=1) > 1).sum())
-  return dict(steps=steps) | _estimate(
-    rows, lambda x: rater_coefficients.alphas(x, level), draw
-  )
+  num_problems = int(table.problem.max()) + 1
+  parts: dict[tuple[str, str], _Part] = {}
+  for scope, level in itertools.product(SCOPES, rater_coefficients.LEVELS):
+    counted = _counted(table, scope, np.ones(len(table.rater), bool))
+    code, num_values = _coded(table, level)
+    counts = rater_coefficients.unit_counts(
+      unit[counted], code[counted], len(problem), num_values
+    )
+    parts[scope, level] = _Part(
+      rater_coefficients.coincidences(counts, problem, num_problems),
+      functools.partial(rater_coefficients.alphas, level=level),
+      steps=int((counts.sum(axis=1) > 1).sum()),
+    )
+  estimates = _estimates(parts, draw)
+  return {
+    scope: {x: estimates[scope, x] for x in rater_coefficients.LEVELS}
+    for scope in SCOPES
+  }
 
 
 def _by_rater(table: _Table) -> list[dict[str, Any]]:
@@ -288,12 +296,9 @@ def _pair(
     [np.bincount(problem, w.astype(float), minlength=num) for w in columns],
     axis=1,
   )
-  result: dict[str, Any] = dict(
-    solutions=len(a),
-    first_errors=int(known.sum()),
-    first_error_same=_estimate(errors[:, [1, 0]], _share, draw),
-    first_error_within_one=_estimate(errors[:, [2, 0]], _share, draw),
-    kappa={},
+  parts = dict(
+    first_error_same=_Part(errors[:, [1, 0]], _share),
+    first_error_within_one=_Part(errors[:, [2, 0]], _share),
   )
   code, num_values = _coded(table, "nominal")
   among = np.zeros(len(table.rater), bool)
@@ -301,24 +306,25 @@ def _pair(
   place = np.full(len(table.rater), -1)
   place[a] = place[b] = np.arange(len(a))
   longest = int(table.length.max()) + 1
+  key = place[table.judgement] * longest + table.step
+  is_a = np.isin(table.judgement, a)
+  size = num_values**2
   for scope in SCOPES:
     counted = _counted(table, scope, among)
-    key = place[table.judgement] * longest + table.step
-    is_a = np.isin(table.judgement, a)
     keys, in_a, in_b = np.intersect1d(
       key[counted & is_a], key[counted & ~is_a], return_indices=True
     )
     cell = code[counted & is_a][in_a] * num_values
     cell += code[counted & ~is_a][in_b]
-    size = num_values**2
-    flat = np.bincount(
-      problem[keys // longest] * size + cell, minlength=num * size
+    cell += problem[keys // longest] * size
+    rows = np.bincount(cell, minlength=num * size).reshape(num, size)
+    parts[scope] = _Part(
+      rows.astype(np.float64), rater_coefficients.kappas, steps=len(keys)
     )
-    rows = flat.reshape(num, size).astype(np.float64)
-    result["kappa"][scope] = dict(steps=len(keys)) | _estimate(
-      rows, rater_coefficients.kappas, draw
-    )
-  return result
+  estimates = _estimates(parts, draw)
+  kappa = {scope: estimates.pop(scope) for scope in SCOPES}
+  told = dict(solutions=len(a), first_errors=int(known.sum()))
+  return told | estimates | dict(kappa=kappa)
 
 
 def _share(sums: Float[np.ndarray, "R 2"]) -> Float[np.ndarray, " R"]:
@@ -326,14 +332,25 @@ def _share(sums: Float[np.ndarray, "R 2"]) -> Float[np.ndarray, " R"]:
   return np.where(total > 0, sums[:, 0] / np.maximum(total, 1), np.nan)
 
 
-def _estimate(
-  rows: Float[np.ndarray, "P K"], statistic: _Statistic, draw: tuple[int, int]
-) -> dict[str, Any]:
-  """Returns a number of all problems' rows, and its interval."""
-  value = float(statistic(rows.sum(axis=0, keepdims=True))[0])
-  if math.isnan(value):
-    return dict(value=None, interval=None)
-  if len(rows) < 2:
-    return dict(value=value, interval=None)
-  drawn = statistic(bootstrap.sums(rows, *draw))
-  return dict(value=value, interval=bootstrap.interval(drawn))
+def _estimates(
+  parts: dict[Any, _Part], draw: tuple[int, int]
+) -> dict[Any, Any]:
+  """Returns the number of each part, and its interval, by the same draws."""
+  rows = np.concatenate([part.rows for part in parts.values()], axis=1)
+  drawn = bootstrap.sums(rows, *draw) if len(rows) > 1 else None
+  estimates, start = {}, 0
+  for name, part in parts.items():
+    end = start + part.rows.shape[1]
+    value = float(part.statistic(part.rows.sum(axis=0, keepdims=True))[0])
+    is_defined = not math.isnan(value)
+    estimate: dict[str, Any] = dict(
+      value=value if is_defined else None, interval=None
+    )
+    if is_defined and drawn is not None:
+      values = part.statistic(drawn[:, start:end])
+      estimate["interval"] = bootstrap.interval(values)
+    if part.steps is not None:
+      estimate = dict(steps=part.steps) | estimate
+    estimates[name] = estimate
+    start = end
+  return estimates
