@@ -35,7 +35,7 @@ import labelling_testbed as testbed
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.evaluation import step_metrics
+from prm_jax.data import bootstrap
 from prm_jax.labelling import active_selection
 
 OUTPUT = "docs/results/labelling_active.json"
@@ -243,7 +243,7 @@ def factor(
       axis=(0, -1),
     )
     drawn.append(efficiency(sizes, *curves))
-  interval = step_metrics.interval(np.array(drawn))
+  interval = bootstrap.interval(np.array(drawn))
   return (
     efficiency(sizes, *picks.mean((0, -1))),
     interval,

@@ -477,6 +477,12 @@ LogLikelihood = Callable[[Sequence[Solution], Sequence[str]], list[list[float]]]
 REFERENCE = "reference_answer"
 
 
+# Where a solution's extra names the person, or the labeller, that its labels or
+# ratings are of. Several annotators' labels of one solution are as many
+# solutions (data.annotators finds and merges them).
+ANNOTATOR = "annotator"
+
+
 # Where a solution's extra holds the ids that its raw_text was sampled as: an
 # object of `tokenizer`, a digest, and `ids`.
 SAMPLED = "sampled"

@@ -19,6 +19,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import annotators
 from prm_jax.data import decontamination
 from prm_jax.data import encoding
 from prm_jax.data import formats
@@ -39,7 +40,7 @@ _FIELDS = (
 _RECORDS = "fields_of_messages"
 _WITH_CONTROLS = "prmbench"
 # These hold people's ratings; the others labels.
-_WITH_RATINGS = ("prm800k", *formats.OF_TRAJECTORIES)
+_WITH_RATINGS = ("prm800k", "label_studio", *formats.OF_TRAJECTORIES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +112,7 @@ def convert(
   skip: bool = False,
   controls: bool = False,
   segmenter: segmenters.Segmenter | None = None,
+  merge: annotators.Merge = "each",
 ) -> Converted:
   """Writes the solutions of (format, path) in another format; reads them back.
 
@@ -127,6 +129,7 @@ def convert(
       prmbench.with_controls.
     segmenter: Cuts the turns of trajectories, which must be unlabelled; None
       leaves them whole.
+    merge: What becomes of several annotators' labels; see annotators.merged.
 
   Raises:
     InputError: A row is bad, the format can't hold a solution, or the source
@@ -138,7 +141,7 @@ def convert(
       f"`controls`: they are of format={_WITH_CONTROLS}, and only jsonl holds"
       f" the class of each solution; found format={source[0]}, to={to}"
     )
-  outputs.check(dict(output=output), [sources.stored_at(source[1])])
+  outputs.check(dict(output=output), sources.files_of(*source))
   counts: Counter[str] = Counter()
 
   def ready(left_out: Counter[str]) -> Iterator[schema.Solution]:
@@ -151,6 +154,7 @@ def convert(
       fill=fill,
       skip=skip,
       segmenter=segmenter,
+      merge=merge,
     )
 
   def counted(left_out: Counter[str]) -> Iterator[schema.Solution]:
@@ -179,6 +183,7 @@ def prepared(
   fill: bool = False,
   skip: bool = False,
   segmenter: segmenters.Segmenter | None = None,
+  merge: annotators.Merge = "each",
 ) -> Iterator[schema.Solution]:
   """Yields solutions as a format gets them.
 
@@ -191,23 +196,30 @@ def prepared(
     skip: See convert. Without it only what is no matter of the writer is
       refused.
     segmenter: See convert.
+    merge: See convert.
 
   Raises:
     InputError: A solution has ratings, the format labels, and there is no
-      policy; or it is a trajectory, whose context the format can't hold.
+      policy; or it is a trajectory, whose context the format can't hold; or
+      annotators can't be merged.
   """
-  for solution in solutions:
-    if not skip:
-      _check_context(solution, to)
-    if segmenter is not None:
-      solution = turn_cuts.cut(solution, segmenter)
-    if policy is not None:
-      solution = with_targets(solution, policy)
-    elif solution.ratings is not None and to not in _WITH_RATINGS:
-      raise errors.InputError(
-        f"solution {solution.id!r}: has ratings, and {to} holds labels; say"
-        " what a rating of 0 is: `neutral=good`, bad or ignore"
-      )
+
+  def labelled() -> Iterator[schema.Solution]:
+    for solution in solutions:
+      if not skip:
+        _check_context(solution, to)
+      if segmenter is not None:
+        solution = turn_cuts.cut(solution, segmenter)
+      if policy is not None:
+        solution = with_targets(solution, policy)
+      elif solution.ratings is not None and to not in _WITH_RATINGS:
+        raise errors.InputError(
+          f"solution {solution.id!r}: has ratings, and {to} holds labels; say"
+          " what a rating of 0 is: `neutral=good`, bad or ignore"
+        )
+      yield solution
+
+  for solution in annotators.merged(labelled(), merge, left_out):
     if fill:
       solution = filled(solution, policy)
     if skip:
@@ -329,7 +341,7 @@ def split(
       the format can't hold a solution.
   """
   form = writer(to)
-  outputs.check(dict(train=train, test=test), [sources.stored_at(source[1])])
+  outputs.check(dict(train=train, test=test), sources.files_of(*source))
   left_out: Counter[str] = Counter()
   done, side_of = divided(
     sources.stream(*source, left_out),

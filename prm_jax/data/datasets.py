@@ -60,6 +60,9 @@ class Convert(verbs.Verb):
     segmenter: Cut the turns of unlabelled trajectories into steps: paragraph,
       line, sentence, numbered or markers; only jsonl holds them (default: a
       turn is a step).
+    annotators: What becomes of several people's labels of one solution: each
+      (they stay as many solutions), vote (a step has the label of more than
+      half) or mean (the mean of its labels, a soft label).
 
   Example:
     prm-jax data convert samples.jsonl --to=stepwise --output=stepwise.jsonl
@@ -71,6 +74,7 @@ class Convert(verbs.Verb):
   fill: bool = False
   skip: bool = False
   segmenter: Segmenter | None = None
+  annotators: Literal["each", "vote", "mean"] = "each"
 
   def __post_init__(self):
     super().__post_init__()
@@ -93,7 +97,13 @@ class Convert(verbs.Verb):
       policy = encoding.LabelPolicy(
         self.neutral, self.after_first_error or "keep"
       )
-    return dict(policy=policy, fill=self.fill, skip=self.skip, segmenter=cut)
+    return dict(
+      policy=policy,
+      fill=self.fill,
+      skip=self.skip,
+      segmenter=cut,
+      merge=self.annotators,
+    )
 
   def __call__(
     self, solutions: Iterable[schema.Solution]

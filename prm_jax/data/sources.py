@@ -35,8 +35,10 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import agent_process_bench
 from prm_jax.data.formats import dataset_folders
 from prm_jax.data.formats import gsm8k
+from prm_jax.data.formats import label_studio
 from prm_jax.data.formats import mapped
 from prm_jax.data.formats import math_shepherd
+from prm_jax.data.formats import potato
 from prm_jax.data.formats import prm800k
 from prm_jax.data.formats import prmbench
 from prm_jax.data.formats import rlhflow
@@ -63,6 +65,7 @@ _COUNTING: dict[str, Reader] = {
   "rlhflow": rlhflow.read,
   "agent_process_bench": agent_process_bench.read,
   "tool_prm_bench": lambda path, left_out: tool_prm_bench.read(path),
+  "label_studio": label_studio.read,
   "gsm8k_pool": lambda path, left_out: gsm8k.read_pool(path),
   STORED: lambda path, left_out: array_record.Stored(path),
 }
@@ -130,7 +133,8 @@ class Corpus:
   evaluation_sources: np.ndarray
 
 
-_MAPPED = re.compile(r"map\((.*)\)", re.DOTALL)
+# Formats that are told more than a file: how to read it, or what it is about.
+_CALLED = re.compile(r"(map|potato)\((.*)\)", re.DOTALL)
 
 
 def format_names() -> list[str]:
@@ -240,10 +244,21 @@ def reader(format_name: str) -> Reader:
   Raises:
     InputError: The format is unknown, or a mapping has another form.
   """
-  mapping = _MAPPED.fullmatch(format_name)
-  if mapping:
-    parsed = mapped.parse_mapping(mapping[1])
+  called = _CALLED.fullmatch(format_name)
+  if called and called[1] == "map":
+    parsed = mapped.parse_mapping(called[2])
     return lambda path, left_out: mapped.read(path, parsed)
+  if called:
+    given_format, given = _given(called[2])
+    reader(given_format)
+    return lambda path, left_out: potato.read(
+      path, stream(given_format, given, left_out), left_out
+    )
+  if format_name == "potato":
+    raise errors.InputError(
+      "format 'potato': its export has no texts; name the file that the tool"
+      " was given, as in potato(solutions.jsonl), or potato(FORMAT:FILE)"
+    )
   known = format_names()
   if format_name not in known:
     near = difflib.get_close_matches(format_name, known, n=1)
@@ -289,6 +304,18 @@ def stored_at(path: files.PathLike) -> pathlib.Path:
   return path.parent if is_split else path
 
 
+def files_of(format_name: str, path: files.PathLike) -> list[pathlib.Path]:
+  """Returns what a file of a format is read from: it, and what it is joined with.
+
+  Args:
+    format_name: The format, as in reader.
+    path: The file.
+  """
+  called = _CALLED.fullmatch(format_name)
+  given = [_given(called[2])[1]] if called and called[1] == "potato" else []
+  return [stored_at(x) for x in (path, *given)]
+
+
 def paths_of(sources: Sequence[str]) -> list[pathlib.Path]:
   """Returns what "FORMAT:PATH" sources are read from; skips bad ones."""
   paths = []
@@ -332,7 +359,7 @@ def log_counts(where: str, count: int, left_out: Mapping[str, int]) -> None:
 
 def _split(source: str) -> tuple[str, str]:
   # A mapping may hold a colon.
-  head = _MAPPED.match(source.rpartition("):")[0] + ")")
+  head = _CALLED.match(source.rpartition("):")[0] + ")")
   if head:
     return head[0], source.removeprefix(head[0] + ":")
   format_name, colon, path = source.partition(":")
@@ -342,6 +369,12 @@ def _split(source: str) -> tuple[str, str]:
       " jsonl:solutions.jsonl"
     )
   return format_name, path
+
+
+def _given(text: str) -> tuple[str, str]:
+  """Returns the format, jsonl if there is none, and the path of a file."""
+  is_path = ":" not in text
+  return ("jsonl", text) if is_path else _split(text)
 
 
 def source_names(

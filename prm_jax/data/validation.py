@@ -17,6 +17,9 @@ import textwrap
 from typing import Any
 
 from prm_jax import schema
+from prm_jax.data import agreement
+from prm_jax.data import agreement_texts
+from prm_jax.data import annotators
 from prm_jax.data import decontamination
 from prm_jax.data import encoding
 from prm_jax.data import messages
@@ -85,7 +88,8 @@ def examine(
   Targets are those that training would use under the policy. Conflicts are an
   error if more than MAX_CONFLICTS of the labelled prefixes, or of the solutions
   with an outcome, have one. The memory grows by some 150 bytes for each
-  labelled prefix and each solution with an outcome.
+  labelled prefix and each solution with an outcome; the labels of solutions that
+  name their annotator are kept.
 
   Args:
     solutions: The solutions.
@@ -109,6 +113,8 @@ def examine(
     _check_texts(solution, targets, tally)
     _check_problem(solution, against, tally)
     _check_labels(solution, targets, tally)
+    if (judgement := annotators.judgement(solution)) is not None:
+      tally.judgements.append(judgement)
     if tokenizer is not None and encoding_config is not None:
       encoded = encoding.encode_solution(solution, tokenizer, encoding_config)
       kept = 0 if encoded is None else len(encoded.step_end)
@@ -131,7 +137,8 @@ class _Tally:
   problems as they are written. rows: digests of
   whole solutions. sides: from the digest of a labelled prefix to the sides of
   its labels, 1 wrong, 2 right, 3 both; outcomes: the same of whole solutions.
-  count and examples: by check.
+  judgements: of the solutions that name their annotator. count and examples: by
+  check.
   """
 
   totals: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -144,6 +151,9 @@ class _Tally:
   rows: set[bytes] = dataclasses.field(default_factory=set)
   sides: dict[bytes, int] = dataclasses.field(default_factory=dict)
   outcomes: dict[bytes, int] = dataclasses.field(default_factory=dict)
+  judgements: list[agreement.Judgement] = dataclasses.field(
+    default_factory=list
+  )
   count: Counter[str] = dataclasses.field(default_factory=Counter)
   examples: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
@@ -299,6 +309,7 @@ def _results(tally: _Tally, skipped, allow) -> dict[str, Any]:
     contaminated_solutions=totals["contaminated_solutions"],
     lost_targets={side: tally.lost[side] for side in _SIDES[:2]},
     separators=dict(tally.separators),
+    agreement=agreement.measured(tally.judgements),
     checks=[
       dict(
         check=check,
@@ -376,6 +387,12 @@ def table(results: dict[str, Any]) -> str:
     )
     max_tokens = results["max_tokens"]
     lines += ["", f"lost to truncation at {max_tokens:,} tokens: {counted}"]
+  if results["agreement"] is not None:
+    lines += ["", *agreement_texts.texts(results["agreement"])]
+    merge = (
+      "one of each solution: prm-jax data convert --annotators=vote, or mean"
+    )
+    lines += ["", merge]
   lines += sources.left_out_texts(results.get("left_out", {}))
   return "\n".join(lines)
 

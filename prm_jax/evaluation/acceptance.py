@@ -17,7 +17,7 @@ from jaxtyping import Float
 import numpy as np
 
 from prm_jax import errors
-from prm_jax.evaluation import step_metrics
+from prm_jax.data import bootstrap
 
 # More thresholds than these say no more.
 _MOST_THRESHOLDS = 200
@@ -83,7 +83,7 @@ def curve(
     raise errors.InputError(
       f"`attempts={attempts}`: a problem has {fewest} samples; give 1 to as many"
     )
-  draws = step_metrics.bootstrap_counts(len(scores), 2_000, seed)
+  draws = bootstrap.counts(len(scores), 2_000, seed)
   points = []
   level = 1 - confidence
   for threshold in _thresholds(scores):

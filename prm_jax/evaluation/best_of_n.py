@@ -19,7 +19,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.evaluation import step_metrics
+from prm_jax.data import bootstrap
 from prm_jax.grading import equality
 
 _logger = logging.getLogger(__name__)
@@ -243,9 +243,9 @@ def source_prior(solutions: Sequence[schema.Solution]) -> np.ndarray:
 
 def _interval(curve, seed):
   """Returns [low, high] of the curve's mean for each n, over the problems."""
-  counts = step_metrics.bootstrap_counts(len(curve), 2_000, seed)
+  counts = bootstrap.counts(len(curve), 2_000, seed)
   means = counts @ np.asarray(curve, np.float64) / len(curve)
-  return step_metrics.interval(means)
+  return bootstrap.interval(means)
 
 
 def _check_shapes(scores, correct, answers):

@@ -27,6 +27,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import bootstrap
 from prm_jax.evaluation import step_metrics
 
 # Class as published (with its misspelling) -> the name in the paper's tables.
@@ -151,7 +152,7 @@ def evaluate(
     step_metrics.check_scores(scores, len(judged), name)
   names = [name for name in (*SHORT, CONTROL) if name in set(classes)]
   units = range(len(classes)) if problems is None else problems
-  unit_of = step_metrics.numbered(units).tolist()
+  unit_of = bootstrap.numbered(units).tolist()
   num_units = len(set(unit_of))
   counts = np.zeros((num_units, len(names), 4))
   first: dict[str, list[bool]] = {name: [] for name in names}
@@ -164,7 +165,7 @@ def evaluate(
       first[kind].append(not right[np.argmin(truth)])
   draws = np.zeros((0, *counts.shape[1:]))
   if num_units:
-    draw = step_metrics.bootstrap_counts(num_units, 2_000, seed)
+    draw = bootstrap.counts(num_units, 2_000, seed)
     draws = np.einsum("RU,UCK->RCK", draw, counts)
   total = counts.sum(0)
   scored = [name for name in names if name != CONTROL]
@@ -205,7 +206,7 @@ def _measured(counts, draws, all_right: bool = False) -> dict[str, Any]:
   right, wrong = counts[_TP] + counts[_FN], counts[_FP] + counts[_TN]
   return {
     "prm_score": float(_prm_score(counts, all_right)),
-    "interval": step_metrics.interval(_prm_score(draws, all_right)),
+    "interval": bootstrap.interval(_prm_score(draws, all_right)),
     "f1": float(f1(counts, of_right=True)),
     "negative_f1": float(f1(counts, of_right=False)),
     "right_step_accuracy": float(counts[_TP] / right) if right else np.nan,
@@ -232,5 +233,5 @@ def _category(members, names, total, draws) -> dict[str, Any]:
   resampled = [_prm_score(draws[:, i], right) for i, right in pairs]
   return {
     "prm_score": float(score),
-    "interval": step_metrics.interval(np.mean(resampled, axis=0)),
+    "interval": bootstrap.interval(np.mean(resampled, axis=0)),
   }

@@ -17,6 +17,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import bootstrap
 from prm_jax.evaluation import step_metrics
 
 Scores = Sequence[Sequence[float]]
@@ -209,7 +210,7 @@ def evaluate_subsets(
       "subsets": subsets,
       "mean_f1": mean_f1(subsets),
       "mean_f1_interval": step_metrics.defined(
-        step_metrics.interval(np.mean(draws, axis=0))
+        bootstrap.interval(np.mean(draws, axis=0))
       ),
     }
   if report["tuned"] is not None:
@@ -230,11 +231,11 @@ def resampler(
     num_resamples: The number of resamples, R.
     seed: Their seed.
   """
-  unit = step_metrics.numbered(problems)
+  unit = bootstrap.numbered(problems)
   num_units = len(set(unit.tolist()))
   counts = np.zeros((0, num_units))
   if num_units and num_resamples:
-    counts = step_metrics.bootstrap_counts(num_units, num_resamples, seed)
+    counts = bootstrap.counts(num_units, num_resamples, seed)
 
   def share(hit, of):
     hits, all_ = (counts @ np.bincount(unit, x, num_units) for x in (hit, of))
@@ -322,7 +323,7 @@ def _intervals(values: Mapping[str, np.ndarray]):
   """Returns the interval of each value; None where nothing was resampled."""
   if not all(map(len, values.values())):
     return None
-  return {name: step_metrics.interval(value) for name, value in values.items()}
+  return {name: bootstrap.interval(value) for name, value in values.items()}
 
 
 def _ratio(hit, of) -> float:

@@ -10,7 +10,7 @@ so they judge no step after their own first score below 0.5.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 import dataclasses
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import bootstrap
 
 Labels = Sequence[float | None]
 
@@ -269,37 +270,6 @@ def false_positive_share(
 # --- Uncertainty ------------------------------------------------------------
 
 
-def numbered(units: Iterable[Hashable]) -> Int[np.ndarray, " N"]:
-  """Returns each unit's number, in the order in which they first occur."""
-  index: dict[Hashable, int] = {}
-  return np.array([index.setdefault(u, len(index)) for u in units], np.int64)
-
-
-def bootstrap_counts(
-  num_units: int, num_resamples: int, seed: int
-) -> Int[np.ndarray, "R N"]:
-  """Returns how often each unit is drawn in each bootstrap resample."""
-  rng = np.random.default_rng(seed)
-  return rng.multinomial(
-    num_units, np.full(num_units, 1 / num_units), num_resamples
-  )
-
-
-def interval(values: Float[np.ndarray, "R ..."]) -> list[Any] | None:
-  """Returns the 95 % percentile interval [low, high] of each column, as lists.
-
-  Resamples in which the value isn't defined (NaN) are left out. None without a
-  resample.
-  """
-  values = np.asarray(values, np.float64)
-  if not len(values):
-    return None
-  if np.isnan(values).all():
-    return np.full((*values.shape[1:], 2), np.nan).tolist()
-  ends = np.nanquantile(values, [0.025, 0.975], axis=0)
-  return np.moveaxis(ends, 0, -1).tolist()
-
-
 def auroc_interval(
   scores: Float[np.ndarray, " S"],
   correct: Bool[np.ndarray, " S"],
@@ -318,12 +288,12 @@ def auroc_interval(
   starts = np.flatnonzero(np.diff(scores, prepend=-1.0))  # of equal scores
   _, unit = np.unique(unit[order], return_inverse=True)
   values = []
-  draws = bootstrap_counts(int(unit.max()) + 1, num_resamples, seed)
+  draws = bootstrap.counts(int(unit.max()) + 1, num_resamples, seed)
   for draw in draws.astype(np.float64):
     weights = draw[unit]
     right = np.add.reduceat(weights * correct, starts)
     values.append(_auroc(right, np.add.reduceat(weights, starts) - right))
-  return interval(np.array(values))
+  return bootstrap.interval(np.array(values))
 
 
 # --- All of it --------------------------------------------------------------
@@ -381,7 +351,7 @@ def evaluate(
   shares = first_error_shares(predicted, truth)
   result |= {f"first_error_{name}": value for name, value in shares.items()}
   units = range(len(labels)) if problems is None else problems
-  unit = numbered(units)[steps.solution]
+  unit = bootstrap.numbered(units)[steps.solution]
   result["auroc_interval"] = auroc_interval(
     steps.scores, steps.correct, unit, num_resamples, seed
   )

@@ -17,6 +17,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import bootstrap
 from prm_jax.data.formats import tool_prm_bench
 from prm_jax.evaluation import processbench
 from prm_jax.evaluation import step_metrics
@@ -105,11 +106,11 @@ def evaluate(
       first_err_acc=ratio(found, known),
     )
 
-  interval = {k: step_metrics.interval(x) for k, x in measured(share).items()}
+  interval = {k: bootstrap.interval(x) for k, x in measured(share).items()}
   interval["auroc"] = step_metrics.auroc_interval(
     scores,
     correct,
-    step_metrics.numbered(units)[trajectory],
+    bootstrap.numbered(units)[trajectory],
     num_resamples,
     seed,
   )
@@ -173,13 +174,13 @@ def evaluate_pairs(
     subsets[name] = dict(
       num=len(own),
       accuracy=float(won.mean()),
-      interval=step_metrics.interval(draws[-1]),
+      interval=bootstrap.interval(draws[-1]),
     )
   return step_metrics.defined(
     dict(
       subsets=subsets,
       mean=float(np.mean([x["accuracy"] for x in subsets.values()])),
-      mean_interval=step_metrics.interval(np.mean(draws, axis=0)),
+      mean_interval=bootstrap.interval(np.mean(draws, axis=0)),
       num_incomplete=len(pairs) - len(whole),
     )
   )

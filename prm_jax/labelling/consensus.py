@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 import dataclasses
 import logging
-from typing import Literal
+from typing import Any, Literal
 
 from prm_jax import errors
 from prm_jax import schema
@@ -96,6 +96,8 @@ class Consensus(verbs.Verb):
     Args:
       job: The files.
     """
+    from prm_jax.data import agreement_texts
+
     of = [inputs.Solutions(x, job.format, job.limit) for x in job.input]
     outputs.check(dict(output=job.output), [x.stored_at for x in of])
     (a, left_out), (b, more) = (x.read_some() for x in of)
@@ -109,6 +111,10 @@ class Consensus(verbs.Verb):
     _logger.info("b: %s", second)
     report.counted(counts)
     report.left_out(Counter(left_out) + Counter(more))
+    results = self.agreement(a, b)
+    if results is not None:
+      told = agreement_texts.texts(results, "labellers")
+      verbs.log_text(_logger, "\n".join(["", *told]))
 
   def agree(
     self,
@@ -148,7 +154,7 @@ class Consensus(verbs.Verb):
       other = of_b[id_]
       _check_same(one, other, names)
       result = _compare(
-        first_error(one, self.above_a), first_error(other, self.above_b)
+        _first_error(one, self.above_a), _first_error(other, self.above_b)
       )
       if not one.steps:
         result = "without_steps"
@@ -157,24 +163,45 @@ class Consensus(verbs.Verb):
         kept.append(_labelled(one, other, self.labels, self.above_a))
     return kept, dict(counts)
 
+  def agreement(
+    self, a: Sequence[schema.Solution], b: Sequence[schema.Solution]
+  ) -> dict[str, Any] | None:
+    """Returns how far a and b agree; see data.agreement.measured.
 
-def first_error(solution: schema.Solution, above: float) -> int | None:
-  """Returns where the first step is whose label isn't above a value.
+    Args:
+      a: See agree.
+      b: See agree.
 
-  Args:
-    solution: The solution.
-    above: A step is right if its label is above this.
+    Returns:
+      The agreement on right and wrong steps of the solutions that both have;
+      None if there is none.
+    """
+    from prm_jax.data import agreement
+    from prm_jax.data import sources
 
-  Returns:
-    The index, -1 if all steps are right; None if that depends on a missing
-    label.
-  """
-  for i, label in enumerate(solution.labels or (None,) * len(solution.steps)):
-    if label is None:
-      return None
-    if not label > above:
-      return i
-  return -1
+    judged = ((a, "a", self.above_a), (b, "b", self.above_b))
+    return agreement.measured(
+      agreement.Judgement(
+        name,
+        solution.id,
+        sources.problem_key(solution.problem),
+        _sides(solution, above),
+      )
+      for solutions, name, above in judged
+      for solution in solutions
+    )
+
+
+def _first_error(solution: schema.Solution, above: float) -> int | None:
+  from prm_jax.data import agreement
+
+  return agreement.first_error(_sides(solution, above), bool)
+
+
+def _sides(solution: schema.Solution, above: float) -> tuple[float | None, ...]:
+  """Returns 1 for each label that is above a value, 0 for another label."""
+  labels = solution.labels or (None,) * len(solution.steps)
+  return tuple(None if x is None else float(x > above) for x in labels)
 
 
 def _by_id(
@@ -231,7 +258,7 @@ def _labelled(
 ) -> schema.Solution:
   if labels != "hard":
     return a if labels == "a" else b
-  error = first_error(a, above_a)
+  error = _first_error(a, above_a)
   assert error is not None  # else it wouldn't have been kept
   n = len(a.steps)
   hard: list[float | None] = [1.0] * n

@@ -1004,7 +1004,7 @@ def test_the_page_on_data_prints_what_its_commands_print(
 ):
   page = pathlib.Path(__file__).parents[2] / "docs" / "data.md"
   blocks = page.read_text(encoding="utf-8").split("```")[1::2]
-  ben, agent, mine, tests = (
+  ben, agent, mine, tests, people = (
     b.removeprefix("json\n") for b in blocks if b[:4] == "json"
   )
   monkeypatch.chdir(tmp_path)
@@ -1013,12 +1013,13 @@ def test_the_page_on_data_prints_what_its_commands_print(
   pathlib.Path("agent.jsonl").write_text(agent, encoding="utf-8")
   pathlib.Path("mine.jsonl").write_text(mine, encoding="utf-8")
   pathlib.Path("test.jsonl").write_text(tests, encoding="utf-8")
+  pathlib.Path("people.jsonl").write_text(people, encoding="utf-8")
   runs = [run for b in blocks for run in b.split("\n$ ")[1:]]
   assert [run.split()[:3] for run in runs] == [
     ["prm-jax", "data", what]
     for what in (
       *("convert", "inspect", *("convert",) * 6),
-      *("doctor", "split"),
+      *("doctor", "split", "convert"),
     )
   ]
   for run in runs:

@@ -781,8 +781,9 @@ def test_consensus_keeps_what_two_files_agree_on(files, capfd, refused):
   above = ("--above_a=0", "--above_b=0.5")
   assert _run(*both, *above) == 0
   assert jsonl.read_solutions(files[1])[0].labels == (1, 0, None)
-  said = _said(capfd.readouterr().out)
-  assert said == {"kept": 1, "error only in b": 1}
+  said, _, agreed = capfd.readouterr().out.partition("\nagreement of ")
+  assert _said(said) == {"kept": 1, "error only in b": 1}
+  assert agreed.startswith("2 labellers on 2 solutions of 1 problems\n")
   assert _run(*both, *above, "--labels=b") == 0
   assert jsonl.read_solutions(files[1])[0].labels == (0.9, 0.4, 0.8)
   refused([*both], "--above_a, --above_b")

@@ -77,6 +77,36 @@ def test_trajectories_are_counted_by_what_is_said_in_them():
   assert "trajectories" not in validation.table(results)
 
 
+def _by(name, labels=(1.0, 0.0)):
+  return _solution(labels=labels, extra=dict(annotator=name))
+
+
+def test_agreement_is_that_of_solutions_that_several_annotators_labelled():
+  given_ = [_by("a"), _by("b"), _by("c", (1.0, 1.0)), *GOOD]
+  results = validation.examine(iter(given_), POLICY)
+  pairs = results["agreement"]["pairs"]
+  same = {x["a"] + x["b"]: x["first_error_same"]["value"] for x in pairs}
+  assert same == {"ab": 1, "ac": 0, "bc": 0}
+  text = validation.table(json.loads(json.dumps(results)))
+  assert "\nagreement of 3 annotators on 1 solutions" in text
+  assert "--annotators=vote" in text
+  for alone in (GOOD, [_by("a"), *GOOD]):
+    results = validation.examine(iter(alone), POLICY)
+    assert results["agreement"] is None
+    assert "agreement" not in validation.table(results)
+
+
+def test_agreement_is_of_what_people_said_and_not_of_targets():
+  # As targets both would have no second label.
+  given_ = [_by("a", (0.0, 0.0)), _by("b", (0.0, 1.0))]
+  results = validation.examine(iter(given_), POLICY)
+  (pair,) = results["agreement"]["pairs"]
+  assert [pair["kappa"][x]["steps"] for x in ("until_first_error", "all")] == [
+    1,
+    2,
+  ]
+
+
 def test_a_sound_set_has_no_findings():
   index = decontamination.index([_solution("2+2?")])
   options = dict(

@@ -9,6 +9,7 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import bootstrap
 from prm_jax.evaluation import step_metrics
 
 STEPS = st.lists(
@@ -185,27 +186,6 @@ def test_false_positives_are_counted_among_right_answers_only():
   )
 
 
-# --- Uncertainty ------------------------------------------------------------
-
-
-def test_a_resample_has_as_many_units_and_a_seed_repeats_it():
-  counts = step_metrics.bootstrap_counts(30, 500, seed=1)
-  assert (counts.sum(axis=1) == 30).all()
-  np.testing.assert_array_equal(
-    counts, step_metrics.bootstrap_counts(30, 500, seed=1)
-  )
-  assert (counts != step_metrics.bootstrap_counts(30, 500, seed=2)).any()
-
-
-def test_the_interval_of_a_mean_is_the_normal_one():
-  values = np.random.default_rng(0).normal(size=400)
-  counts = step_metrics.bootstrap_counts(400, 4_000, seed=0)
-  low, high = step_metrics.interval(counts @ values / 400)
-  half = 1.96 * values.std() / 400**0.5
-  assert low == pytest.approx(values.mean() - half, abs=half / 10)
-  assert high == pytest.approx(values.mean() + half, abs=half / 10)
-
-
 # --- All of it --------------------------------------------------------------
 
 
@@ -284,14 +264,14 @@ def test_resampled_auroc_repeats_the_drawn_problems():
   result = step_metrics.evaluate(scores, labels, num_resamples=300, seed=5)
   judged = sorted(set(steps.solution))
   values = []
-  for draw in step_metrics.bootstrap_counts(len(judged), 300, seed=5):
+  for draw in bootstrap.counts(len(judged), 300, seed=5):
     copies = [np.flatnonzero(steps.solution == s) for s in judged]
     rows = np.concatenate(
       [np.tile(copy, count) for copy, count in zip(copies, draw)]
     ).astype(int)
     values.append(step_metrics.auroc(steps.scores[rows], steps.correct[rows]))
   np.testing.assert_allclose(
-    result["auroc_interval"], step_metrics.interval(np.array(values))
+    result["auroc_interval"], bootstrap.interval(np.array(values))
   )
 
 

@@ -25,6 +25,7 @@ from prm_jax.data.formats import atif
 from prm_jax.data.formats import chat
 from prm_jax.data.formats import gsm8k
 from prm_jax.data.formats import jsonl
+from prm_jax.data.formats import label_studio
 from prm_jax.data.formats import math
 from prm_jax.data.formats import math_aps
 from prm_jax.data.formats import math_aps_tree
@@ -50,6 +51,7 @@ FORMATS: dict[str, ModuleType] = {
   "chat": chat,
   "atif": atif,
   "agent_process_bench": agent_process_bench,
+  "label_studio": label_studio,
 }
 # These hold conversations; in the others a trajectory would lose its context.
 OF_TRAJECTORIES = ("jsonl", "chat", "atif", "agent_process_bench")

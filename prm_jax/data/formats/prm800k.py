@@ -47,8 +47,8 @@ def read_trees(
   ids are "prm800k/FILE:N/path" and ".../STEP.COMPLETION", both from 0.
   answer is what follows "# Answer" in the last step. extra has group (of the
   problem: phase 2 has many rows of one), flagged (a labeler flagged a step that
-  this solution rates), and, if known, finish_reason, generation and
-  reference_answer.
+  this solution rates), and, if known, finish_reason, generation,
+  reference_answer and annotator, the row's labeler.
 
   Args:
     path: The file.
@@ -94,10 +94,10 @@ def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
 
   Neighbours whose ids say that they were one row, as those that `read` makes,
   become one again; any other solution is the path of a row of its own. Steps,
-  ratings, reference_answer, finish_reason and generation come back the same.
-  A flagged path comes back flagged, but not where. What `read` leaves out is
-  gone (unrated completions, tests of the labelers), and so are who labelled
-  and when, the order of a step's completions, and the further "fields" of
+  ratings, reference_answer, finish_reason, generation and annotator come back
+  the same. A flagged path comes back flagged, but not where. What `read` leaves
+  out is gone (unrated completions, tests of the labelers), and so are when it
+  was labelled, the order of a step's completions, and the further "fields" of
   another form.
 
   Raises:
@@ -233,6 +233,7 @@ def _shared(row, question, label, where) -> dict[str, Any]:
       label, f"{where}: label", "finish_reason", str, default=None
     ),
     generation=fields.field(row, where, "generation", int, default=None),
+    annotator=fields.field(row, where, "labeler", str, default=None),
     reference_answer=fields.field(
       question, f"{where}: question", "ground_truth_answer", str, default=None
     ),
@@ -270,7 +271,7 @@ def _raw(tree: list[schema.Solution]) -> dict[str, Any]:
   steps = [_raw_step(path, alternatives, k) for k in range(num_steps)]
   extra = first.extra
   row = {
-    "labeler": None,
+    "labeler": extra.get(schema.ANNOTATOR),
     "timestamp": None,
     "generation": extra.get("generation"),
     "is_quality_control_question": False,

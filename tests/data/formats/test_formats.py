@@ -146,6 +146,31 @@ ROWS = {
     "data_source": "sums",
     "question": "1+1?",
   },
+  "label_studio": {
+    "data": {"id": "a", "problem": "1+1?", "text": "1+1=2\n\nSo 3."},
+    "annotations": [
+      {
+        "completed_by": 7,
+        "result": [
+          {
+            "id": f"a/7/{i}",
+            "from_name": "label",
+            "to_name": "text",
+            "type": "labels",
+            "value": {
+              "start": start,
+              "end": start + 5,
+              "text": text,
+              "labels": [label],
+            },
+          }
+          for i, (start, text, label) in enumerate(
+            [(0, "1+1=2", "right"), (7, "So 3.", "wrong")]
+          )
+        ],
+      }
+    ],
+  },
 }
 # A raw row of PRM800K says more than we keep; its own tests write it.
 WRITABLE = [n for n in formats.FORMATS if n != "prm800k"]

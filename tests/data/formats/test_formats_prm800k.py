@@ -37,6 +37,18 @@ def _row(*steps, finish_reason="solution", **fields):
   } | fields
 
 
+def test_a_row_says_who_labelled_it_and_is_written_with_the_name(
+  write_rows, folder
+):
+  row = _row(_step(1, -1, chosen=0), labeler="eeb1")
+  found = list(prm800k.read(write_rows(row, _row(_step(1, chosen=0)))))
+  names = [s.extra.get(schema.ANNOTATOR) for s in found]
+  assert names == ["eeb1", "eeb1", None]
+  prm800k.write(folder / "named.jsonl", found)
+  again = list(prm800k.read(folder / "named.jsonl"))
+  assert [s.extra.get(schema.ANNOTATOR) for s in again] == names
+
+
 def _trees(write_rows, *rows, **options):
   return list(prm800k.read_trees(write_rows(*rows), **options))
 
