@@ -167,7 +167,7 @@ def imported(
       transformer.init(key, model, programs.KINDS[program].heads)
     )
     params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
-    return transformer.unstacked(model, params) if apart else params
+    return transformer.for_decoding(model, params) if apart else params
 
   return jax.eval_shape(made, jax.random.key(0))
 
@@ -214,7 +214,6 @@ def rollouts(
   *,
   held: int = 0,
   tempered: bool = False,
-  reserve: bool = False,
 ) -> Iterator[Part]:
   """Yields the engine's programs with every slot at its longest completion.
 
@@ -227,17 +226,12 @@ def rollouts(
     held: The bytes of everything else.
     tempered: Whether it samples as reinforcement learning does, else with the
       top_k and top_p that Qwen2.5's own files ask for.
-    reserve: See engine.Engine.
   """
   slots, page = policy_lib.SLOTS, engine_lib._Run.PAGE_TOKENS
   # Each slot has a prompt of its own: no call has more buffers.
   N, buffers = engine_lib.grouping([1] * slots, slots)
   G, width = slots // N, packing.padded_length(prompt)
-  num_pages = (
-    slots * -(-completion // page)
-    if reserve
-    else most_pages(slots, completion, page)
-  )
+  num_pages = most_pages(slots, completion, page)
   caches = jax.eval_shape(
     lambda: engine_programs.empty_caches(
       model,
@@ -250,10 +244,14 @@ def rollouts(
       pages=num_pages // slots,
     )
   )
+  # A stack that is trained is copied for decoding, and stays: see
+  # held.for_decoding. The copy is there until the last completion ends.
+  apart = jax.eval_shape(lambda p: transformer.for_decoding(model, p), params)
+  is_copy = apart != params
   tokens = np.zeros(max(width, 256), np.int32)
   yield target.part(
     "prefill",
-    held,
+    held + is_copy * num_bytes(apart),
     engine_programs.prefill,
     *(params, caches, tokens, tokens, tokens),
     np.zeros((engine_programs.PACKED, 3), np.int32),
@@ -272,9 +270,9 @@ def rollouts(
     how = drawing.Sampling(completion, tempered=True)
   yield target.part(
     "decode",
-    held,
+    held + is_copy * num_bytes(params),
     engine_programs.decode_chunk,
-    *(params, caches, state, page_table.empty(num_pages)),
+    *(apart, caches, state, page_table.empty(num_pages)),
     jax.eval_shape(lambda: jax.random.key(0)),
     config=model,
     sampling=how,

@@ -129,7 +129,6 @@ def rl(
     *(target, policy, own, fit_programs.PROMPT, fit_programs.COMPLETION),
     held=fit_programs.num_bytes(state) - fit_programs.num_bytes(own) + scorer,
     tempered=True,
-    reserve=True,
   )
   longest = fit_programs.PROMPT + fit_programs.COMPLETION + 1
   rows = row_shapes.Shapes(fit_programs.ROW, longest).most_rows(longest)

@@ -33,7 +33,7 @@ class Source(verbs.Value):
       and prm800k.
     map: Where FILE, of any other form, has the fields of a solution: problem
       and steps, and if it has them id, labels, ratings, first_error (from 0) or
-      first_error_from_1, answer, outcome, source; separator is what stands
+      first_error_from_1, answer, outcome, source, annotator; separator is what stands
       between the steps of one text, none what a first error says if no step is
       wrong, rows what holds several solutions; numbers=remove takes "Step 1: "
       off the steps; docs/data.md explains it. For other commands write

@@ -41,7 +41,7 @@ _logger = logging.getLogger(__name__)
 _FIRST_STEP = {"first_error": 0, "first_error_from_1": 1}
 _FIELDS = (
   *("problem", "steps", "id", "labels", "ratings", *_FIRST_STEP, "answer"),
-  *("outcome", "source"),
+  *("outcome", "source", "annotator"),
 )
 _OPTIONS = ("separator", "none", "words", "numbers", "rows")
 NAMES = (*_FIELDS, *_OPTIONS)
@@ -206,6 +206,7 @@ def read(
     name = get("id", mapped_values.identity) or fields.row_id(
       "map", path, place
     )
+    annotator = get("annotator", mapped_values.identity)
     yield schema.Solution(
       id=fields.unique_id(seen, name, where),
       problem=problem,
@@ -215,7 +216,11 @@ def read(
       answer=get("answer", mapped_values.identity),
       outcome=get("outcome", mapped_values.truth),
       source=get("source", mapped_values.text) or "map",
-      extra={"group": fields.group(problem)} | fields.beyond(record, *whole),
+      extra={
+        "group": fields.group(problem),
+        **fields.given(**{schema.ANNOTATOR: annotator}),
+        **fields.beyond(record, *whole),
+      },
     )
   if "first_error" in mapping.paths:
     _warn_of_zeros(path, mapping.paths["first_error"], first_errors)

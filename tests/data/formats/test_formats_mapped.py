@@ -413,7 +413,7 @@ def test_lists_of_options_are_joined(read):
       dict(q="?", s="a\nb\nc", e=0),
     ),
     (
-      "rows=annotations,problem=q,steps=s,ratings=ratings,source=by",
+      "rows=annotations,problem=q,steps=s,ratings=ratings,annotator=by",
       dict(
         q="?",
         s=["a", "b"],
@@ -436,6 +436,8 @@ def test_what_is_mapped_reads_back_the_same_from_our_own_form(
   again = sources.read("jsonl", output)[0]
   assert again == sources.read(f"map({mapping})", path)[0]
   assert len(again) == done.solutions > 0
+  if "annotator" in mapping:
+    assert [s.extra[schema.ANNOTATOR] for s in again] == ["x", "y"]
 
 
 # --- Numbers of steps ---------------------------------------------------------
