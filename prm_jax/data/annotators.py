@@ -27,8 +27,6 @@ _TWICE = "second judgements of a solution by one annotator"
 _OPEN = "steps without a majority"
 _LATER = "steps after the majority's first error, or where it is open"
 _OUTCOMES = "outcomes on which annotators differ"
-# Of one annotator's own.
-_OWN = (schema.ANNOTATOR, "path_ratings")
 
 
 def key(solution: schema.Solution) -> bytes:
@@ -86,8 +84,10 @@ def merged(
 ) -> Iterator[schema.Solution]:
   """Yields one solution for each group of annotators.
 
-  Its extra has `annotators`, their names; everything else is of the first one,
-  and its id without "/ANNOTATOR" at the end, unless another has this id.
+  Its extra has `annotators`, their names, and the fields that are the same in
+  all of the group: others are of one annotator's own. Everything else is of the
+  first one, and its id without "/ANNOTATOR" at the end, unless another has this
+  id.
 
     vote: a step has the label, or rating, that more than half of those give
       who label it, and none if there is no such label. A label is 1 or 0, by its
@@ -162,8 +162,7 @@ def _one(
   changes: dict[str, Any] = dict(
     id=_id(first, names[0], used),
     outcome=first.outcome if len(group) == 1 else None,
-    extra={k: v for k, v in first.extra.items() if k not in _OWN}
-    | dict(annotators=names),
+    extra=_shared(group) | dict(annotators=names),
   )
   if len(outcomes) == 1:
     changes["outcome"] = outcomes.pop()
@@ -181,6 +180,15 @@ def _one(
       ]
       changes["labels"] = _voted(sides, _is_right, left_out)
   return dataclasses.replace(first, **changes)
+
+
+def _shared(group: list[schema.Solution]) -> dict[str, Any]:
+  return {
+    name: value
+    for name, value in group[0].extra.items()
+    if name != schema.ANNOTATOR
+    and all(name in s.extra and s.extra[name] == value for s in group)
+  }
 
 
 def _id(solution: schema.Solution, name: str, used: set[str]) -> str:

@@ -154,7 +154,7 @@ class Consensus(verbs.Verb):
       other = of_b[id_]
       _check_same(one, other, names)
       result = _compare(
-        _first_error(one, self.above_a), _first_error(other, self.above_b)
+        first_error(one, self.above_a), first_error(other, self.above_b)
       )
       if not one.steps:
         result = "without_steps"
@@ -192,7 +192,17 @@ class Consensus(verbs.Verb):
     )
 
 
-def _first_error(solution: schema.Solution, above: float) -> int | None:
+def first_error(solution: schema.Solution, above: float) -> int | None:
+  """Returns where the first step is whose label isn't above a value.
+
+  Args:
+    solution: The solution.
+    above: A step is right if its label is above this.
+
+  Returns:
+    The index, -1 if all steps are right; None if that depends on a missing
+    label.
+  """
   from prm_jax.data import agreement
 
   return agreement.first_error(_sides(solution, above), bool)
@@ -258,7 +268,7 @@ def _labelled(
 ) -> schema.Solution:
   if labels != "hard":
     return a if labels == "a" else b
-  error = _first_error(a, above_a)
+  error = first_error(a, above_a)
   assert error is not None  # else it wouldn't have been kept
   n = len(a.steps)
   hard: list[float | None] = [1.0] * n

@@ -174,8 +174,8 @@ def test_only_the_same_problem_steps_and_context_are_one_solution():
 
 
 def test_one_solution_keeps_what_all_have_and_names_who_labelled_it():
-  first = _of("a", (1.0,), outcome=True, extra=dict(topic="sums"))
-  second = _of("b", (1.0,), outcome=None, extra=dict(topic="else"))
+  first = _of("a", (1.0,), outcome=True, extra=dict(topic="sums", time_s=3))
+  second = _of("b", (1.0,), outcome=None, extra=dict(topic="sums", time_s=4))
   (one,), left_out = _merged([first, second], "vote")
   assert one.id == "x" and one.outcome is True and left_out == {}
   assert one.extra == dict(topic="sums", annotators=["a", "b"])

@@ -147,3 +147,15 @@ def test_an_id_that_comes_twice_is_refused():
 def test_arguments_that_make_no_sense_are_refused(fields):
   with pytest.raises(errors.InputError):
     consensus.Consensus(**(BOTH | fields))
+
+
+def test_agreement_is_of_sides_and_of_solutions_that_both_have():
+  a = [_solution("x", (0.25, 0.0)), _solution("alone", (1.0,))]
+  b = [_solution("x", (0.9, 0.5))]
+  results = consensus.Consensus(**BOTH).agreement(a, b)
+  assert results["solutions"] == 1 and results["raters"] == 2
+  assert results["alpha"]["all"]["nominal"]["value"] == 1
+  assert consensus.Consensus(**BOTH).agreement(a[1:], b) is None
+  # By other thresholds they differ.
+  other = consensus.Consensus(0.5, 0.5).agreement(a, b)
+  assert other["pairs"][0]["first_error_same"]["value"] == 0
