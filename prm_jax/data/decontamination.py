@@ -15,6 +15,7 @@ import collections
 from collections.abc import Iterable
 import dataclasses
 import re
+import unicodedata
 
 from prm_jax import schema
 from prm_jax.data import sources
@@ -97,7 +98,7 @@ def find(problem: str, tests: Index) -> Overlap | None:
 
 
 def _words(text: str) -> list[str]:
-  return _WORD.findall(text.lower())
+  return _WORD.findall(unicodedata.normalize("NFKC", text).lower())
 
 
 def _runs(words: list[str]) -> list[tuple[str, ...]]:

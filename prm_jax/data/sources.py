@@ -22,6 +22,7 @@ import os
 import pathlib
 import re
 from typing import Any, TypeVar
+import unicodedata
 
 import numpy as np
 
@@ -527,11 +528,14 @@ def _say(count: int, what: str) -> None:
 def problem_key(problem: str) -> str:
   """Returns a problem's letters and digits, without its layout and signs.
 
+  Composed and decomposed, full-width and ordinary ones are the same (NFKC).
+
   Two texts are one problem if these are the same: in the counts of `data stats`
   and `data doctor`, in a split, in data.holdout and data.exclude, and in
   decontamination.
   """
-  return re.sub(r"[\W_]+", "", problem).lower()
+  plain = unicodedata.normalize("NFKC", problem)
+  return re.sub(r"[\W_]+", "", plain).lower()
 
 
 def problems_text(num_problems: int, num_texts: int) -> str:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
 import hashlib
+import re
 import textwrap
 from typing import Any
 
@@ -25,6 +26,7 @@ from prm_jax.data import encoding
 from prm_jax.data import messages
 from prm_jax.data import sources
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import step_numbers
 from prm_jax.runtime import progress
 from prm_jax.runtime import terminal
 
@@ -55,6 +57,12 @@ _WARNINGS = {
   " the test set: look at them; templates of one book are not yet leaks",
   "equal_solutions": "count once in training: data.deduplicate = True, the"
   " default",
+  "mark_steps": "steps without a letter, a digit or a formula's sign, as --- or"
+  " **: join them to the next step, or drop them",
+  "numbered_steps": "solutions whose steps begin with their numbers, as Step 1:"
+  " a mapping with numbers=remove takes them off (docs/data.md)",
+  "wrong_without_error": "solutions with a wrong outcome whose steps are all"
+  " labelled right: check the labels of the last steps, and the answers",
   "one_sided": "all targets are right, or all wrong: a PRM can't learn from"
   " them alone",
   "truncated_targets": "targets lost to max_tokens: raise it, or split long"
@@ -72,6 +80,8 @@ _MAX_EXAMPLES = 20
 
 
 _SIDES = ("right", "wrong", "none")
+# A letter, a digit, or a sign that alone can be a step's claim.
+_SAYS_SOMETHING = re.compile(r"[^\W_]|[=<>±∎□✓✗∴√∞≤≥≠]")
 
 
 def examine(
@@ -187,6 +197,10 @@ def _check_texts(solution, targets, tally: _Tally) -> None:
   for step, target in zip(solution.steps, targets):
     if target is not None and not step.strip():
       tally.note("blank_steps", solution.id)
+    elif step.strip() and not _SAYS_SOMETHING.search(step):
+      tally.note("mark_steps", solution.id)
+  if len(solution.steps) > 1 and step_numbers.count(solution.steps) > 1:
+    tally.note("numbered_steps", solution.id)
   texts = (solution.problem, *solution.steps)
   inside = [x for x in SEPARATORS if any(x in text for text in texts)]
   tally.separators.update(inside)
@@ -223,6 +237,9 @@ def _check_labels(solution, targets, tally: _Tally) -> None:
         tally.note("conflicts", solution.id)
   for text in after:
     _feed(digest, text)
+  is_right = targets and all(_side(x) == "right" for x in targets)
+  if solution.outcome is False and is_right:
+    tally.note("wrong_without_error", solution.id)
   if solution.outcome is not None and _is_conflict(
     tally.outcomes, digest.digest(), solution.outcome
   ):
@@ -291,6 +308,8 @@ def _results(tally: _Tally, skipped, allow) -> dict[str, Any]:
     conflicts=len(tally.sides),
     outcome_conflicts=len(tally.outcomes),
     blank_steps=totals["steps"],
+    mark_steps=totals["steps"],
+    wrong_without_error=totals["outcomes"],
     no_targets=0,
     one_sided=0,
     truncated_targets=totals["right"] + totals["wrong"],

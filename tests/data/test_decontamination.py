@@ -29,6 +29,20 @@ def test_equal_but_for_layout_is_equal():
   assert _find("What is $1 + 2$?", "what is 1+1") is None
 
 
+def test_equal_but_for_the_form_of_its_unicode_is_equal():
+  # Composed and decomposed, full-width digits, a ligature.
+  pairs = {
+    "Combien de caf\u00e9s?": "combien de cafe\u0301s",
+    "\uff11\uff12 + 3": "12 + 3",
+    "\ufb01nd x": "find x",
+  }
+  for ours, theirs in pairs.items():
+    assert _find(ours, theirs).is_equal
+  words = [f"w{i}" for i in range(20)]
+  wide = " ".join(words).replace("1", "\uff11")
+  assert _find(wide + " end", " ".join(words)).share > 0.9
+
+
 def test_thirteen_words_in_a_row_that_cover_enough_of_the_shorter():
   words = [f"w{i}" for i in range(40)]
 

@@ -132,6 +132,14 @@ def test_a_sound_set_has_no_findings():
     ("no_steps", "error", [_solution(steps=(), labels=())], {}),
     ("equal_solutions", "warning", [_solution()], {}),
     ("separators_in_text", "warning", [_solution("Q ки")], {}),
+    ("mark_steps", "warning", [_solution(steps=("---", "**"))], {}),
+    ("numbered_steps", "warning", [_solution(steps=("Step 1: a", "2. b"))], {}),
+    (
+      "wrong_without_error",
+      "warning",
+      [_solution("3", labels=(1.0, 0.9), outcome=False)],
+      {},
+    ),
     ("truncated_targets", "warning", [_solution(steps=("a", "b" * 99))], {}),
   ],
 )  # fmt: skip
@@ -143,6 +151,19 @@ def test_each_fault_is_found_and_only_that_one(check, level, more, options):
     encoding_config=encoding.EncodingConfig(max_tokens=100),
   )
   assert _levels([*GOOD, *more], **options) == {check: level}
+
+
+def test_an_outcome_may_be_wrong_if_a_step_is_or_may_be():
+  for labels in ((1.0, 0.0), (1.0, None), None):
+    assert "wrong_without_error" not in _counts(
+      [*GOOD, _solution("2", labels=labels, outcome=False)]
+    )
+
+
+def test_a_step_of_one_sign_may_say_something():
+  steps = ("√", "x", "=", "1", "∎")
+  labels = (1.0,) * len(steps)
+  assert _levels([*GOOD, _solution(steps=steps, labels=labels)]) == {}
 
 
 def test_a_blank_step_without_a_label_does_no_harm():
