@@ -147,8 +147,9 @@ class EvaluateBestOfN(evaluate.Evaluate):
     solutions = evaluate.read(
       *(job.format, job.input, job.limit, self.seed), whole_problems=True
     )
+    evaluated = job.evaluated(self, solutions)
     evaluation = self(solutions, where=job.input)
-    job.write(evaluation, tables.best_of_n_table(evaluation.results))
+    job.write(evaluation, tables.best_of_n_table(evaluation.results), evaluated)
 
 
 def _regraded(

@@ -111,8 +111,9 @@ class EvaluatePRMBench(evaluate.Evaluate):
     solutions = evaluate.read_files(
       job.format, job.input, job.limit, self.seed, _check
     )
+    evaluated = job.evaluated(self, solutions)
     evaluation = self(solutions)
-    job.write(evaluation, tables.prmbench_table(evaluation.results))
+    job.write(evaluation, tables.prmbench_table(evaluation.results), evaluated)
 
 
 def _check(solution: schema.Solution, where: str) -> None:

@@ -166,5 +166,10 @@ class EvaluateProcessBench(evaluate.Evaluate):
       name: evaluate.read("processbench", path, job.limit, self.seed)
       for name, path in job.files.items()
     }
+    flat = [s for rows in subsets.values() for s in rows]
+    sizes = {name: len(rows) for name, rows in subsets.items()}
+    evaluated = job.evaluated(self, flat, subsets=sizes)
     evaluation = self(subsets)
-    job.write(evaluation, tables.processbench_table(evaluation.results))
+    job.write(
+      evaluation, tables.processbench_table(evaluation.results), evaluated
+    )

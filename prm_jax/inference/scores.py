@@ -18,6 +18,7 @@ from prm_jax.data.formats import fields
 from prm_jax.inference import checkpoint as checkpoint_lib
 from prm_jax.inference import score as score_lib
 from prm_jax.runtime import files
+from prm_jax.runtime import inputs
 from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
 
@@ -113,18 +114,30 @@ class Source(verbs.Value):
 
       rows = score(solutions)
       return Scored(score_checks.step_scores(rows, solutions, "score"), {})
-    path = self.stored_at
+    by = self.origin
     if self.checkpoint is None:
-      # First: it refuses a file that can't be read.
-      rows = read_scores(path, solutions)
-      with open(path, "rb") as f:
-        digest = hashlib.file_digest(f, "sha256").hexdigest()
-      return Scored(rows, {"scores": str(path), "sha256": digest})
-    scorer, by = self._loaded
+      return Scored(read_scores(self.stored_at, solutions), by)
+    scorer, _ = self._loaded
     with progress.showing(
       "score", len(solutions), first="compiling and scoring"
     ) as update:
       return Scored(scorer.score(solutions, progress=update), by)
+
+  @property
+  def origin(self) -> dict[str, Any]:
+    """Where the scores come from: `Scored.by`, before anything is scored.
+
+    Raises:
+      InputError: Neither is given, or it can't be read.
+    """
+    path = self.stored_at
+    if self.checkpoint is not None:
+      return self._loaded[1]
+    with inputs.opened(path):
+      pass  # It refuses a file that can't be read.
+    with open(path, "rb") as f:
+      digest = hashlib.file_digest(f, "sha256").hexdigest()
+    return {"scores": str(path), "sha256": digest}
 
   @functools.cached_property
   def _loaded(self) -> tuple[scorer_lib.Scorer, dict[str, Any]]:
