@@ -95,7 +95,7 @@ def test_another_evaluation_replaces_nothing_and_says_what_differs(
 def test_other_scores_or_labels_are_another_evaluation():
   _evaluate()
   _write_scores(0.25)
-  with pytest.raises(prm_jax.InputError, match="scored_by.scores was '"):
+  with pytest.raises(prm_jax.InputError, match=r"scored_by\.scores was '"):
     _evaluate()
   _write_scores(0.75)
   other = dataclasses.replace(SOLUTIONS[0], labels=(1.0, 1.0))
@@ -117,7 +117,9 @@ def test_other_subsets_of_the_same_solutions_are_another_evaluation(folder):
   verb = prm_jax.EvaluateProcessBench(scores="scores.jsonl")
   job = evaluate_processbench.ProcessBenchJob
   verb.run(job(("gsm8k=a.json", "math=b.json")))
-  with pytest.raises(prm_jax.InputError, match="subsets.math was 2 and is not"):
+  with pytest.raises(
+    prm_jax.InputError, match=r"subsets\.math was 2 and is not"
+  ):
     verb.run(job(("gsm8k=a.json", "omnimath=b.json")))
 
 
@@ -145,7 +147,7 @@ def test_samples_that_arent_those_of_the_results_are_kept(folder):
     dict(output="other.json", samples="kept.jsonl"),
     dict(output=files.STDOUT, samples="kept.jsonl"),
   ):
-    with pytest.raises(prm_jax.InputError, match="kept.jsonl: holds samples"):
+    with pytest.raises(prm_jax.InputError, match=r"kept\.jsonl: holds samples"):
       _evaluate(job=job)
   assert kept.read_text() == content
   (folder / "samples.jsonl").write_text(content.replace("0.75", "0.5"))
