@@ -143,6 +143,8 @@ class EvaluateBestOfN(evaluate.Evaluate):
     Args:
       job: The files.
     """
+    if self.grader is not None:
+      pool.check(self.grader)
     job.check([job.input], self)
     solutions = evaluate.read(
       *(job.format, job.input, job.limit, self.seed), whole_problems=True

@@ -288,7 +288,8 @@ def _field_of(
   if chosen is None and not found:
     raise errors.InputError(
       f"{where}: no field has a list of scores; expected"
-      f' {{"id", "{_OWN_FIELD}": [float]}}, P(correct so far) of each step'
+      f' {{"id", "{_OWN_FIELD}": [float]}}, as `prm-jax score` writes it, or'
+      " another field with P(correct so far) of each step"
     )
   chosen = chosen or found[0]
   others = tuple(name for name in found if name != chosen)

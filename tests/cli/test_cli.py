@@ -173,12 +173,15 @@ def test_sample_score_and_eval_follow_each_other(
   for kind in ("steps", "best_of_n"):
     found = []
     for by in (f"--checkpoint={trained / 'prm'}", f"--scores={scores}"):
-      output = tmp_path / f"{kind}.json"
+      name = f"{kind}_{by[2:8]}"  # results of others aren't replaced
+      output = tmp_path / f"{name}.json"
       command = ("eval", kind, f"--input={sampled}", by, f"--output={output}")
       assert _run(*command) == 0
       results = json.loads(output.read_text())
-      assert set(results.pop("run")) == {"command", "versions", "machine"}
-      samples = (tmp_path / f"{kind}_samples.jsonl").read_text().splitlines()
+      assert set(results.pop("run")) == {
+        *("command", "versions", "machine", "evaluated", "samples_sha256")
+      }
+      samples = (tmp_path / f"{name}_samples.jsonl").read_text().splitlines()
       rows = list(map(json.loads, samples))
       assert [row["id"] for row in rows] == [s.id for s in solutions]
       found_by = results.pop("scored_by")
@@ -726,6 +729,7 @@ def test_solutions_and_scores_that_dont_belong_together(tmp_path, refused):
       str(scores),
       *words,
     )
+  _lines(scores, dict(id="a", step_scores=[0.5]))
   refused(
     ("eval", "best_of_n", f"--input={solutions}", f"--scores={scores}"),
     f'{solutions}: 1 solutions have no "outcome"',
