@@ -565,7 +565,9 @@ def test_a_bucket_that_cant_be_used_is_one_line(
   refused((*train, "--workdir=gs://bucket/"), "give gs://BUCKET/FOLDER")
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
   away = "gs://bucket/runs/mine"
-  refused((*train, f"--workdir={away}"), away, "pip install 'prm_jax[gcs]'")
+  refused(
+    (*train, f"--workdir={away}"), away, "pip install -e '.[gcs]' in a ch"
+  )
   assert not list(tmp_path.glob("gs:*"))
 
 
@@ -762,11 +764,11 @@ def test_a_grader_that_isnt_installed_is_refused_before_any_work(
   monkeypatch.setattr(pool, "installed", lambda: False)
   output = f"--output={tmp_path / 'x'}"
   sample = ("sample", "--checkpoint=x", "--input=y", output)
-  refused((*sample, "--grader=math_verify"), "pip install 'prm_jax[verify]'")
+  refused((*sample, "--grader=math_verify"), "pip install -e '.[verify]'")
   path = _lines(tmp_path / "s.jsonl", dict(GOOD, reference_answer="2"))
   refused(
     ("eval", "best_of_n", f"--input={path}", "--scores=x", "--grader=both"),
-    "pip install 'prm_jax[verify]'",
+    "pip install -e '.[verify]'",
   )
 
 
@@ -1037,7 +1039,7 @@ def test_doctor_names_versions_devices_and_extras(capsys):
   shown = capsys.readouterr().out
   assert f"{prm_jax.__version__}" in shown
   assert "8 x cpu" in shown
-  assert "pip install 'prm_jax[tpu]'" in shown
+  assert "pip install -e '.[tpu]'" in shown
 
 
 def test_an_interrupt_ends_with_130_and_no_traceback(monkeypatch, capsys):
