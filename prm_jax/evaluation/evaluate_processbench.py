@@ -58,8 +58,8 @@ class EvaluateProcessBench(evaluate.Evaluate):
   """Measures F1 on ProcessBench, with threshold 0.5 and with a tuned threshold.
 
   Args:
-    tune_on: The subset, one of --input, on which the threshold is tuned; its
-      own tuned result is no test.
+    tune_on: The subset, one of --input or of --scores, on which the threshold
+      is tuned; its own tuned result is no test.
 
   Example:
     prm-jax eval processbench --checkpoint=runs/demo/prm \\
