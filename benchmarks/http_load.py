@@ -113,7 +113,7 @@ def plain_server(folder: pathlib.Path) -> Iterator[str]:
     import uvicorn
   except ImportError as e:
     raise errors.InputError(
-      f"{e.name} isn't installed; pip install 'prm_jax[bench]'"
+      f"{e.name} isn't installed; {errors.to_install('bench')}"
     ) from None
   del fastapi, uvicorn
   reader, writer = SPAWN.Pipe(duplex=False)

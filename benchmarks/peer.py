@@ -99,7 +99,7 @@ def torch() -> Any:
     import transformers
   except ImportError as e:
     raise errors.InputError(
-      f"{e.name} isn't installed; pip install 'prm_jax[bench]'"
+      f"{e.name} isn't installed; {errors.to_install('bench')}"
     ) from None
   transformers.logging.set_verbosity_error()
   transformers.utils.logging.disable_progress_bar()

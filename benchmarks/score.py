@@ -1,6 +1,6 @@
 """Scores of many solutions a problem: ours in three layouts, and transformers.
 
-  pip install 'prm_jax[bench]'
+  pip install -e '.[bench]'
   python benchmarks/score.py [--suite=NAME] [--problems=N] [--output=FILE.json]
 
   solutions     whole solutions of PRM800K's phase-2 sample

@@ -1,6 +1,6 @@
 """A beam search: ours, without its parts, and in search-and-learn's way.
 
-  pip install 'prm_jax[bench]'
+  pip install -e '.[bench]'
   python benchmarks/search.py [--suite=NAME] [--problems=N] [--output=FILE.json]
 
   peer   ours, and search-and-learn's way by transformers

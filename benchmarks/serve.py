@@ -1,6 +1,6 @@
 """A scoring server: its rate, its waiting times, and a plain one beside it.
 
-  pip install 'prm_jax[bench,serve]'
+  pip install -e '.[bench,serve]'
   python benchmarks/serve.py [--clients=64] [--solutions=N] [--output=FILE.json]
 
 singles: clients that send one solution at a time. together: requests with 16

@@ -1,6 +1,6 @@
 """Updates of a PRM by TRL's PRMTrainer and by ours, alternating, as ratios.
 
-  pip install 'prm_jax[bench]'
+  pip install -e '.[bench]'
   python benchmarks/vs_trl.py [--suite=NAME] [--output=FILE.json]
 
   solutions     whole solutions of PRM800K's phase-2 sample

@@ -6,6 +6,20 @@ from __future__ import annotations
 _LONGEST = 2_000
 
 
+def to_install(extra: str) -> str:
+  """Says how an extra is installed, for a message that names it.
+
+  The package is on no index, so its name alone installs nothing.
+
+  Args:
+    extra: One of the optional dependencies of pyproject.toml.
+
+  Returns:
+    The command, and where it works.
+  """
+  return f"pip install -e '.[{extra}]' in a checkout of prm_jax"
+
+
 class InputError(ValueError):
   """The user's input can't be used; one line says what, where and the fix.
 

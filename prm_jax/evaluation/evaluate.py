@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import logging
 import pathlib
@@ -13,6 +13,7 @@ from prm_jax import schema
 from prm_jax.data.formats import fields
 from prm_jax.evaluation import results as results_lib
 from prm_jax.inference import scores as scores_lib
+from prm_jax.jobs import journal_head
 from prm_jax.jobs import report
 from prm_jax.runtime import files
 from prm_jax.runtime import verbs
@@ -51,6 +52,36 @@ class Evaluate(scores_lib.Source, verbs.Verb):
       raise errors.InputError("no solutions")
     return super().step_scores(solutions, score)
 
+  def evaluated(self, solutions: Sequence[schema.Solution]) -> dict[str, Any]:
+    """Returns what the results depend on, as plain data.
+
+    Args:
+      solutions: The solutions that are evaluated.
+
+    Raises:
+      InputError: The checkpoint or the file of scores can't be read.
+    """
+    of_source = {x.name for x in dataclasses.fields(scores_lib.Source)}
+    options = {
+      x.name: getattr(self, x.name)
+      for x in dataclasses.fields(self)
+      if x.name not in of_source
+    }
+    kind = type(self).__name__.removeprefix("Evaluate")
+    by = {k: v for k, v in self.origin.items() if k not in _PLACES}
+    return dict(
+      kind=kind,
+      scored_by={_RENAMED.get(k, k): v for k, v in by.items()},
+      **options,
+      **journal_head.fingerprint(solutions),
+    )
+
+
+# The same model or file may stand elsewhere.
+_PLACES = ("checkpoint", "scores", "program")
+# The name that a difference has in words.
+_RENAMED = dict(compute_dtype="dtype", sha256="scores")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job(verbs.Value):
@@ -64,11 +95,14 @@ class Job(verbs.Value):
     samples: The JSON Lines file to write with one line for each solution
       (default: if --output is results.json, samples.jsonl; if it is NAME.json,
       NAME_samples.jsonl; if it is -, none).
+    fresh: Replace --output and --samples if they hold another evaluation: of
+      another model, of other solutions or with other options.
   """
 
   limit: verbs.Natural | None = None
   output: verbs.OutputOrStdout = pathlib.Path("results.json")
   samples: verbs.Output | None = None
+  fresh: bool = False
 
   @property
   def samples_at(self) -> pathlib.Path | None:
@@ -92,12 +126,40 @@ class Job(verbs.Value):
     read = [*map(sources.stored_at, inputs), source.stored_at]
     results_lib.check(pathlib.Path(self.output), self.samples_at, read)
 
-  def write(self, evaluation: results_lib.Evaluation, table: str) -> None:
+  def evaluated(
+    self,
+    verb: Evaluate,
+    solutions: Sequence[schema.Solution],
+    **more: Any,
+  ) -> dict[str, Any]:
+    """Returns what the results depend on; refuses to replace other ones.
+
+    Args:
+      verb: The evaluation.
+      solutions: What it will evaluate.
+      **more: What else the results depend on.
+
+    Raises:
+      InputError: An output holds the results of another evaluation.
+    """
+    evaluated = verb.evaluated(solutions) | more
+    if not self.fresh:
+      output = pathlib.Path(self.output)
+      results_lib.check_same(output, self.samples_at, evaluated)
+    return evaluated
+
+  def write(
+    self,
+    evaluation: results_lib.Evaluation,
+    table: str,
+    evaluated: Mapping[str, Any],
+  ) -> None:
     """Writes the results and samples, and logs a table of them.
 
     Args:
       evaluation: The results and samples.
       table: The table.
+      evaluated: What the results depend on.
     """
     from prm_jax.runtime import environment
 
@@ -112,9 +174,11 @@ class Job(verbs.Value):
       command=environment.command(),
       versions=environment.versions(),
       machine=environment.machine(),
+      evaluated=dict(evaluated),
     )
     if self.samples_at is not None:
       files.write_records(self.samples_at, evaluation.samples)
+      run["samples_sha256"] = results_lib.digest_of(self.samples_at)
       _logger.info(f"samples: {self.samples_at}")
     files.write_json(self.output, results | dict(run=run))
     _logger.info(f"results: {self.output}")

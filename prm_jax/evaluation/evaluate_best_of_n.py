@@ -39,9 +39,10 @@ class EvaluateBestOfN(evaluate.Evaluate):
       what the checkpoint names; product with --scores).
     grader: What compares an answer with the right one: exact rules (rules),
       Math-Verify (math_verify), PRM800K's rules (prm800k), or Math-Verify with
-      PRM800K's rules as a second opinion (both); all but rules need
-      pip install 'prm_jax[verify]'; see docs/answers.md (default: the outcomes
-      in the file are used, and nothing is compared).
+      PRM800K's rules as a second opinion (both); all but rules need the
+      extra verify (pip install -e '.[verify]' in a checkout); see
+      docs/answers.md (default: the outcomes in the file are used, and nothing
+      is compared).
 
   Example:
     prm-jax eval best_of_n --checkpoint=runs/demo/prm --input=samples.jsonl
@@ -143,12 +144,15 @@ class EvaluateBestOfN(evaluate.Evaluate):
     Args:
       job: The files.
     """
+    if self.grader is not None:
+      pool.check(self.grader)
     job.check([job.input], self)
     solutions = evaluate.read(
       *(job.format, job.input, job.limit, self.seed), whole_problems=True
     )
+    evaluated = job.evaluated(self, solutions)
     evaluation = self(solutions, where=job.input)
-    job.write(evaluation, tables.best_of_n_table(evaluation.results))
+    job.write(evaluation, tables.best_of_n_table(evaluation.results), evaluated)
 
 
 def _regraded(

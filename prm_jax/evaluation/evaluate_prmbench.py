@@ -12,7 +12,6 @@ from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import results as results_lib
 from prm_jax.evaluation import tables
 from prm_jax.inference import scores as scores_lib
-from prm_jax.runtime import files
 from prm_jax.runtime import verbs
 
 _logger = logging.getLogger(__name__)
@@ -66,8 +65,8 @@ class EvaluatePRMBench(evaluate.Evaluate):
     controls = {s.id: s for s in map(prmbench.control, solutions) if s}
     more = [s for s in controls.values() if s.id not in seen]
     if self.scores is not None and score is None:
-      records = files.read_records(self.scores)
-      scored_ids = {str(record.get("id")) for _, record in records}
+      records = scores_lib.read_records(self.scores, self.field)
+      scored_ids = {identity for _, identity, *_ in records}
       left_out = sum(s.id not in scored_ids for s in more)
       if left_out:
         _logger.info(
@@ -111,8 +110,9 @@ class EvaluatePRMBench(evaluate.Evaluate):
     solutions = evaluate.read_files(
       job.format, job.input, job.limit, self.seed, _check
     )
+    evaluated = job.evaluated(self, solutions)
     evaluation = self(solutions)
-    job.write(evaluation, tables.prmbench_table(evaluation.results))
+    job.write(evaluation, tables.prmbench_table(evaluation.results), evaluated)
 
 
 def _check(solution: schema.Solution, where: str) -> None:

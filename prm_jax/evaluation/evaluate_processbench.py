@@ -10,6 +10,7 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import evaluate
+from prm_jax.evaluation import labelled_scores
 from prm_jax.evaluation import results as results_lib
 from prm_jax.evaluation import tables
 from prm_jax.inference import scores as scores_lib
@@ -23,11 +24,12 @@ class ProcessBenchJob(evaluate.Job):
 
   Args:
     input: A subset of ProcessBench and its file, such as gsm8k=gsm8k.json;
-      repeat the option for each subset.
+      repeat the option for each subset (default: the records of --scores name
+      their "label" and "subset").
   """
 
   input: tuple[str, ...] = dataclasses.field(
-    metadata=dict(metavar="SUBSET=FILE")
+    default=(), metadata=dict(metavar="SUBSET=FILE")
   )
 
   def __post_init__(self):
@@ -56,8 +58,8 @@ class EvaluateProcessBench(evaluate.Evaluate):
   """Measures F1 on ProcessBench, with threshold 0.5 and with a tuned threshold.
 
   Args:
-    tune_on: The subset, one of --input, on which the threshold is tuned; its
-      own tuned result is no test.
+    tune_on: The subset, one of --input or of --scores, on which the threshold
+      is tuned; its own tuned result is no test.
 
   Example:
     prm-jax eval processbench --checkpoint=runs/demo/prm \\
@@ -109,6 +111,8 @@ class EvaluateProcessBench(evaluate.Evaluate):
       "model": {n: [next(rest) for _ in x] for n, x in subsets.items()}
     }
     for name, baseline in processbench.BASELINES.items():
+      if name == "step_length" and not labelled_scores.have_texts(flat):
+        continue
       scores_of[name] = {n: baseline(x) for n, x in subsets.items()}
     results: dict[str, Any] = {"scored_by": scored.by}
     results |= {
@@ -162,9 +166,30 @@ class EvaluateProcessBench(evaluate.Evaluate):
       job: The files.
     """
     job.check(job.files.values(), self)
-    subsets = {
-      name: evaluate.read("processbench", path, job.limit, self.seed)
-      for name, path in job.files.items()
-    }
+    subsets = self._read(job)
+    flat = [s for rows in subsets.values() for s in rows]
+    sizes = {name: len(rows) for name, rows in subsets.items()}
+    evaluated = job.evaluated(self, flat, subsets=sizes)
     evaluation = self(subsets)
-    job.write(evaluation, tables.processbench_table(evaluation.results))
+    job.write(
+      evaluation, tables.processbench_table(evaluation.results), evaluated
+    )
+
+  def _read(self, job: ProcessBenchJob) -> dict[str, list[schema.Solution]]:
+    """Returns the solutions of each subset."""
+    from prm_jax.data import sources
+
+    if job.input:
+      return {
+        name: evaluate.read("processbench", path, job.limit, self.seed)
+        for name, path in job.files.items()
+      }
+    if self.scores is None:
+      raise errors.InputError(
+        "give `input`, SUBSET=FILE of each subset; only `scores` of a file with"
+        " labels need none"
+      )
+    return {
+      name: sources.drawn(rows, job.limit, self.seed, name, lambda s: s.id)
+      for name, rows in labelled_scores.read(self.scores, self.field).items()
+    }

@@ -93,5 +93,6 @@ class EvaluateSteps(evaluate.Evaluate):
     """
     job.check([job.input], self)
     solutions = evaluate.read(job.format, job.input, job.limit, self.seed)
+    evaluated = job.evaluated(self, solutions)
     evaluation = self(solutions, where=job.input)
-    job.write(evaluation, tables.plain_table(evaluation.results))
+    job.write(evaluation, tables.plain_table(evaluation.results), evaluated)

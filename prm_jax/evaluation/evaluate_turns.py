@@ -125,8 +125,9 @@ class EvaluateTurns(evaluate.Evaluate):
       ", ".join(map(str, job.input)),
       f"; is `format={job.format}` its format?",
     )
+    evaluated = job.evaluated(self, solutions)
     evaluation = self(solutions)
-    job.write(evaluation, tables.turns_table(evaluation.results))
+    job.write(evaluation, tables.turns_table(evaluation.results), evaluated)
 
 
 def _check(solution: schema.Solution, where: str) -> None:

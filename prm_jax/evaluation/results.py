@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 import dataclasses
+import hashlib
 import pathlib
 from typing import Any
 
 from prm_jax import errors
+from prm_jax.jobs import journal_head
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 
@@ -49,6 +51,8 @@ def check(
 ) -> None:
   """Refuses to replace anything but the outputs of an earlier evaluation.
 
+  `check_same` then refuses to replace those of another one.
+
   Raises:
     InputError: outputs.check refuses one, or one is there already and isn't of
       this kind.
@@ -65,6 +69,64 @@ def check(
         f"{path}: is there already and wasn't written by an evaluation; give"
         f" another {option}"
       )
+
+
+def check_same(
+  output: pathlib.Path,
+  samples: pathlib.Path | None,
+  evaluated: Mapping[str, Any],
+) -> None:
+  """Refuses to replace the results and samples of another evaluation.
+
+  Args:
+    output: The file of results.
+    samples: The file of samples; None if none is written.
+    evaluated: What these results depend on, as plain data.
+
+  Raises:
+    InputError: The results that are there depend on something else, or the
+      samples aren't those that these results were written with.
+  """
+  how = "or `fresh=True` to replace"
+  before: dict[str, Any] = {}
+  if str(output) != files.STDOUT and output.exists():
+    results = files.read_json(output)
+    before = results["run"]
+    if not isinstance(before.get("evaluated"), dict):
+      raise errors.InputError(
+        f"{output}: holds results of an earlier version, which don't name what"
+        f" was evaluated; give another `output`, {how} them"
+      )
+    if different := _differences(before["evaluated"], evaluated):
+      by = results.get("scored_by", {})
+      place = by.get("checkpoint", by.get("scores"))
+      raise errors.InputError(
+        f"{output}: holds the results of another evaluation, by {place}:"
+        f" {'; '.join(different)}; give another `output`, {how} them"
+      )
+  if samples is None or not samples.exists():
+    return
+  if digest_of(samples) != before.get("samples_sha256"):
+    raise errors.InputError(
+      f"{samples}: holds samples that aren't those of the results in {output};"
+      f" give another `samples`, {how} them"
+    )
+
+
+def digest_of(path: files.PathLike) -> str:
+  """Returns the SHA-256 of a file, as its bytes are on the disk."""
+  with open(path, "rb") as f:
+    return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def _differences(
+  before: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[str]:
+  """Returns in words what differs; of another kind that alone."""
+  names = ["kind"] if before.get("kind") != now["kind"] else [*before, *now]
+  return journal_head.differences(
+    *({k: x[k] for k in names if k in x} for x in (before, now))
+  )
 
 
 def _is_results(path: pathlib.Path) -> bool:

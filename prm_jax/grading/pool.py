@@ -82,7 +82,7 @@ def check(name: str) -> None:
   if name != "rules" and not installed():
     raise errors.InputError(
       f"grader {name!r} needs Math-Verify and sympy:"
-      " pip install 'prm_jax[verify]', or take the grader rules"
+      f" {errors.to_install('verify')}, or take the grader rules"
     )
 
 
@@ -199,8 +199,8 @@ class Graded(verbs.Value):
   Args:
     grader: What compares an answer with the right one: exact rules (rules),
       Math-Verify (math_verify), PRM800K's rules (prm800k), or Math-Verify with
-      PRM800K's rules as a second opinion (both); all but rules need pip install
-      'prm_jax[verify]'; see docs/answers.md.
+      PRM800K's rules as a second opinion (both); all but rules need the extra
+      verify (pip install -e '.[verify]' in a checkout); see docs/answers.md.
   """
 
   grader: GraderName = dataclasses.field(default="rules", kw_only=True)

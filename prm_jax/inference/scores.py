@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import hashlib
+import logging
 import math
 import pathlib
 import reprlib
@@ -15,15 +16,23 @@ from typing import Any, TYPE_CHECKING
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.data.formats import record_files
 from prm_jax.inference import checkpoint as checkpoint_lib
 from prm_jax.inference import score as score_lib
 from prm_jax.runtime import files
+from prm_jax.runtime import inputs
 from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
 
 if TYPE_CHECKING:
   from prm_jax.inference import scorer as scorer_lib
 
+_logger = logging.getLogger(__name__)
+
+# What `prm-jax score` writes, and what else has lists of numbers that aren't
+# probabilities.
+_OWN_FIELD = "step_scores"
+_NO_SCORES = ("step_logits", "labels", "ratings", "error_steps")
 # A sigmoid in float32 and its logit differ by less.
 _FLOAT32_ROUNDING = 1e-5
 
@@ -57,17 +66,25 @@ class Source(verbs.Value):
 
   Args:
     checkpoint: The reward model that scores the steps, instead of --scores.
-    scores: A file of step scores that `prm-jax score` wrote, instead of
-      --checkpoint.
+    scores: A file of step scores, instead of --checkpoint: what `prm-jax score`
+      wrote, or JSON Lines, JSON or a table of records with an id and a list of
+      numbers, P(correct so far) of each step.
+    field: The field of --scores that has the list (default: step_scores, or
+      else the first with a list of numbers).
   """
 
   checkpoint: checkpoint_lib.RewardModel | None = None
   scores: verbs.Named | None = None
+  field: str | None = None
 
   def __post_init__(self):
     super().__post_init__()
     if self.checkpoint is not None and self.scores is not None:
       raise errors.InputError("give either `checkpoint` or `scores`")
+    if self.field is not None and self.scores is None:
+      raise errors.InputError(
+        f"`field={self.field}`: give `scores`, the file that has this field"
+      )
 
   @property
   def stored_at(self) -> files.PathLike:
@@ -113,18 +130,40 @@ class Source(verbs.Value):
 
       rows = score(solutions)
       return Scored(score_checks.step_scores(rows, solutions, "score"), {})
-    path = self.stored_at
+    by = self.origin
     if self.checkpoint is None:
-      # First: it refuses a file that can't be read.
-      rows = read_scores(path, solutions)
-      with open(path, "rb") as f:
-        digest = hashlib.file_digest(f, "sha256").hexdigest()
-      return Scored(rows, {"scores": str(path), "sha256": digest})
-    scorer, by = self._loaded
+      rows = read_scores(self.stored_at, solutions, self.field)
+      return Scored(rows, by)
+    scorer, _ = self._loaded
     with progress.showing(
       "score", len(solutions), first="compiling and scoring"
     ) as update:
       return Scored(scorer.score(solutions, progress=update), by)
+
+  @functools.cached_property
+  def origin(self) -> dict[str, Any]:
+    """Where the scores come from: `Scored.by`, before anything is scored.
+
+    Raises:
+      InputError: Neither is given, or it can't be read.
+    """
+    path = self.stored_at
+    if self.checkpoint is not None:
+      return self._loaded[1]
+    with inputs.opened(path):
+      pass  # It refuses a file that can't be read.
+    with open(path, "rb") as f:
+      digest = hashlib.file_digest(f, "sha256").hexdigest()
+    by = {"scores": str(path), "sha256": digest}
+    field, others = _field_of(path, self.field)
+    if field == _OWN_FIELD:
+      return by
+    if others:
+      _logger.info(
+        f"{path}: the scores are those of {field!r}; `field` takes another of"
+        f" {', '.join(others)}"
+      )
+    return by | {"field": field}
 
   @functools.cached_property
   def _loaded(self) -> tuple[scorer_lib.Scorer, dict[str, Any]]:
@@ -168,28 +207,25 @@ def samples(
 
 
 def read_scores(
-  path: files.PathLike, solutions: Sequence[schema.Solution]
+  path: files.PathLike,
+  solutions: Sequence[schema.Solution],
+  field: str | None = None,
 ) -> list[schema.StepScores]:
-  """Returns the step scores of a scores.jsonl, in the solutions' order.
+  """Returns the step scores in a file, in the solutions' order.
 
-  A file without step_logits or judged, as earlier versions wrote it, has scores
-  without log-odds that count as judged.
+  A file without step_logits or judged has scores without log-odds that count as
+  judged.
+
+  Args:
+    path: The file.
+    solutions: The solutions.
+    field: The field that has the scores; see Source.
 
   Raises:
     InputError: a solution has no scores, not one per step or two rows of
-      them; a score isn't in [0, 1]; or step_logits or judged aren't one of each
-      score, log-odds that agree with it and bools.
+      them; or read_records refuses a record.
   """
-  by_id: dict[str, schema.StepScores] = {}
-  seen: dict[str, str] = {}
-  for where, record in files.read_records(path):
-    if not isinstance(record.get("step_scores"), list) or "id" not in record:
-      raise errors.InputError(
-        f'{where}: expected {{"id", "step_scores": [float]}}, as'
-        " `prm-jax score` writes it"
-      )
-    identity = fields.unique_id(seen, str(record["id"]), where)
-    by_id[identity] = _row(record, where)
+  by_id = {identity: row for _, identity, _, row in read_records(path, field)}
   out = []
   for s in solutions:
     if s.id not in by_id:
@@ -206,15 +242,90 @@ def read_scores(
   return out
 
 
-def _row(record: Mapping[str, Any], where: str) -> schema.StepScores:
-  """Returns the step scores in a record, checked."""
-  scores = record["step_scores"]
+def read_records(
+  path: files.PathLike, field: str | None = None
+) -> Iterator[tuple[str, str, dict[str, Any], schema.StepScores]]:
+  """Yields the place, the id, the content and the scores of each record.
+
+  Args:
+    path: The file.
+    field: The field that has the scores; see Source.
+
+  Raises:
+    InputError: A record has no id, that of another one or no list of scores; a
+      score isn't in [0, 1]; there aren't as many as `num_steps` or `steps` say;
+      or step_logits or judged aren't one of each score, log-odds that agree
+      with it and bools.
+  """
+  name, _ = _field_of(path, field)
+  seen: dict[str, str] = {}
+  for where, record in record_files.read_records(path):
+    identity = str(fields.field(record, where, "id", str, int))
+    row = _row(record, where, name)
+    _check_length(record, where, len(row))
+    yield where, fields.unique_id(seen, identity, where), record, row
+
+
+def _field_of(
+  path: files.PathLike, field: str | None
+) -> tuple[str, tuple[str, ...]]:
+  """Returns the field that has the scores, and the other ones that could.
+
+  Args:
+    path: The file.
+    field: The field that was asked for.
+  """
+  records = record_files.read_records(path)
+  where, record = next(records, ("", {_OWN_FIELD: []}))
+  found = [
+    name
+    for name, values in record.items()
+    if name not in _NO_SCORES
+    and isinstance(values, list)
+    and all(map(_is_number, values))
+  ]
+  chosen = field or (_OWN_FIELD if _OWN_FIELD in record else None)
+  if chosen is None and not found:
+    raise errors.InputError(
+      f"{where}: no field has a list of scores; expected"
+      f' {{"id", "{_OWN_FIELD}": [float]}}, as `prm-jax score` writes it, or'
+      " another field with P(correct so far) of each step"
+    )
+  chosen = chosen or found[0]
+  others = tuple(name for name in found if name != chosen)
+  if chosen not in record:
+    has = f"; it has {', '.join(others)}" if others else ""
+    raise errors.InputError(
+      f"{where}: `field={chosen}`: the record has no such field{has}"
+    )
+  return chosen, others
+
+
+def _check_length(record: Mapping[str, Any], where: str, num: int) -> None:
+  """Refuses another number of scores than a record says it has steps."""
+  steps, num_steps = record.get("steps"), record.get("num_steps")
+  known = [] if num_steps is None else [num_steps]
+  known += [len(steps)] if isinstance(steps, list) else []
+  for expected in known:
+    if expected != num:
+      raise errors.InputError(
+        f"{where}: {num} scores for {expected} steps; give one for each step"
+      )
+
+
+def _row(
+  record: Mapping[str, Any], where: str, field: str
+) -> schema.StepScores:
+  """Returns the step scores in a field of a record, checked."""
+  scores = fields.field(record, where, field, list)
   for i, score in enumerate(scores):
     if not (_is_number(score) and 0 <= score <= 1):
       raise errors.InputError(
-        f'{where}: "step_scores"[{i}] is {reprlib.repr(score)}; expected'
+        f'{where}: "{field}"[{i}] is {reprlib.repr(score)}; expected'
         " P(correct so far) in [0, 1]"
       )
+  if field != _OWN_FIELD:  # the log-odds are those of our own field
+    return schema.StepScores(tuple(map(float, scores)))
   logits, judged = record.get("step_logits"), record.get("judged")
   for name, values in (("step_logits", logits), ("judged", judged)):
     if values is None:

@@ -196,8 +196,8 @@ def devices(topology: Topology) -> Sequence[Any]:
   package = "libtpu" if extra == "tpu" else "jax_cuda12_plugin"
   if importlib.util.find_spec(package) is None:
     raise errors.InputError(
-      f"`topology={topology.name}`: its compiler isn't installed; pip install"
-      f" 'prm_jax[{extra}]'"
+      f"`topology={topology.name}`: its compiler isn't installed;"
+      f" {errors.to_install(extra)}"
     )
   # libtpu asks a metadata server where it is, for minutes, unless told.
   os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")

@@ -8,6 +8,7 @@ import logging
 import os
 from typing import ClassVar
 
+from prm_jax import errors
 from prm_jax.runtime import compilation_cache
 from prm_jax.runtime import verbs
 
@@ -46,8 +47,7 @@ class Doctor(verbs.Verb):
         lines.append(f"extra {extra:16} installed ({purpose})")
       else:
         lines.append(
-          f"extra {extra:16} missing ({purpose}): pip install"
-          f" 'prm_jax[{extra}]'"
+          f"extra {extra:16} missing ({purpose}): {errors.to_install(extra)}"
         )
     data = os.environ.get("PRM_JAX_DATA")
     lines.append(f"PRM_JAX_DATA           {data or 'not set'}")

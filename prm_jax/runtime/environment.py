@@ -46,6 +46,7 @@ EXTRAS = {
   "tpu": ("libtpu", "Cloud TPU, and plans for it"),
   "cuda12": ("jax_cuda12_plugin", "NVIDIA GPUs, CUDA 12, and plans for them"),
   "cuda13": ("jax_cuda13_plugin", "NVIDIA GPUs, CUDA 13"),
+  "tokamax": ("tokamax", "attention on Hopper and Blackwell GPUs"),
   "gcs": ("gcsfs", "gs:// workdirs of prm-jax train"),
   "verify": ("math_verify", "grading by Math-Verify"),
   "parquet": ("pyarrow", "Parquet files as data"),

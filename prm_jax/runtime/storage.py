@@ -216,7 +216,7 @@ def opened(
     return
   if importlib.util.find_spec("gcsfs") is None:
     raise errors.InputError(
-      f"{workdir}: needs gcsfs: pip install 'prm_jax[gcs]'"
+      f"{workdir}: needs gcsfs: {errors.to_install('gcs')}"
     )
   there = epath.Path(workdir)
   with tempfile.TemporaryDirectory(prefix="prm_jax_") as folder:

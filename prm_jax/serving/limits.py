@@ -32,8 +32,8 @@ class Limits(verbs.Value):
       before others, for clients whose solutions grow; 0 keeps none.
     max_wait_ms: How long the first solution of a batch waits for others, in
       milliseconds; while the model is at work no solution waits longer.
-    max_queue: The most solutions that wait; requests that would add more get
-      status 503.
+    max_queue: The most solutions of all models that wait in the queue; a
+      request that would add more gets status 503, unless none waits.
     deadline_s: How long a request may take, in seconds, before it gets status
       504.
     read_s: How long a client may take to send a request, in seconds.

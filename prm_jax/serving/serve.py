@@ -79,7 +79,7 @@ class Serve(verbs.Verb):
       from prm_jax.serving import server as server_lib
     except ModuleNotFoundError as e:
       raise errors.InputError(
-        f"serve needs {e.name}; pip install 'prm_jax[serve]'"
+        f"serve needs {e.name}; {errors.to_install('serve')}"
       ) from e
     from prm_jax.serving import models as models_lib
 

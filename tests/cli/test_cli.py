@@ -173,12 +173,15 @@ def test_sample_score_and_eval_follow_each_other(
   for kind in ("steps", "best_of_n"):
     found = []
     for by in (f"--checkpoint={trained / 'prm'}", f"--scores={scores}"):
-      output = tmp_path / f"{kind}.json"
+      name = f"{kind}_{by[2:8]}"  # results of others aren't replaced
+      output = tmp_path / f"{name}.json"
       command = ("eval", kind, f"--input={sampled}", by, f"--output={output}")
       assert _run(*command) == 0
       results = json.loads(output.read_text())
-      assert set(results.pop("run")) == {"command", "versions", "machine"}
-      samples = (tmp_path / f"{kind}_samples.jsonl").read_text().splitlines()
+      assert set(results.pop("run")) == {
+        *("command", "versions", "machine", "evaluated", "samples_sha256")
+      }
+      samples = (tmp_path / f"{name}_samples.jsonl").read_text().splitlines()
       rows = list(map(json.loads, samples))
       assert [row["id"] for row in rows] == [s.id for s in solutions]
       found_by = results.pop("scored_by")
@@ -562,7 +565,9 @@ def test_a_bucket_that_cant_be_used_is_one_line(
   refused((*train, "--workdir=gs://bucket/"), "give gs://BUCKET/FOLDER")
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
   away = "gs://bucket/runs/mine"
-  refused((*train, f"--workdir={away}"), away, "pip install 'prm_jax[gcs]'")
+  refused(
+    (*train, f"--workdir={away}"), away, "pip install -e '.[gcs]' in a ch"
+  )
   assert not list(tmp_path.glob("gs:*"))
 
 
@@ -726,6 +731,7 @@ def test_solutions_and_scores_that_dont_belong_together(tmp_path, refused):
       str(scores),
       *words,
     )
+  _lines(scores, dict(id="a", step_scores=[0.5]))
   refused(
     ("eval", "best_of_n", f"--input={solutions}", f"--scores={scores}"),
     f'{solutions}: 1 solutions have no "outcome"',
@@ -758,11 +764,11 @@ def test_a_grader_that_isnt_installed_is_refused_before_any_work(
   monkeypatch.setattr(pool, "installed", lambda: False)
   output = f"--output={tmp_path / 'x'}"
   sample = ("sample", "--checkpoint=x", "--input=y", output)
-  refused((*sample, "--grader=math_verify"), "pip install 'prm_jax[verify]'")
+  refused((*sample, "--grader=math_verify"), "pip install -e '.[verify]'")
   path = _lines(tmp_path / "s.jsonl", dict(GOOD, reference_answer="2"))
   refused(
     ("eval", "best_of_n", f"--input={path}", "--scores=x", "--grader=both"),
-    "pip install 'prm_jax[verify]'",
+    "pip install -e '.[verify]'",
   )
 
 
@@ -1034,7 +1040,7 @@ def test_doctor_names_versions_devices_and_extras(capsys):
   shown = capsys.readouterr().out
   assert f"{prm_jax.__version__}" in shown
   assert "8 x cpu" in shown
-  assert "pip install 'prm_jax[tpu]'" in shown
+  assert "pip install -e '.[tpu]'" in shown
 
 
 def test_an_interrupt_ends_with_130_and_no_traceback(monkeypatch, capsys):

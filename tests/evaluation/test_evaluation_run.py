@@ -143,7 +143,7 @@ def test_log_odds_and_judged_that_dont_fit_are_refused(
     ([("a", [0.5, None])], ':1: "step_scores"[1] is None'),
     ([("b", []), ("a", [0.5, -0.1])], ':2: "step_scores"[1] is -0.1'),
     ([("a", [0.5, 0.5])] * 2, ":2: \"id\" 'a' was used at"),
-    ([("a", 0.5)], ':1: expected {"id", "step_scores": [float]}'),
+    ([("a", 0.5)], ':1: field "step_scores" must be list, found float'),
   ],
 )
 def test_scores_that_dont_fit_are_refused(rows, message, tmp_path):

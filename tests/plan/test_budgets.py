@@ -70,7 +70,7 @@ def test_a_topology_whose_compiler_is_not_installed_says_what_to_install(
     said = capsys.readouterr().err
     assert code == 1
     assert said.count("\n") == 1
-    assert f"pip install 'prm_jax[{extra}]'" in said
+    assert f"pip install -e '.[{extra}]' in a checkout" in said
 
 
 @pytest.mark.parametrize(

@@ -160,8 +160,9 @@ def test_the_doctor_has_a_line_for_each_extra(monkeypatch):
   lines = prm_jax.Doctor()().splitlines()
   assert "extra here             installed (a)" in lines
   assert (
-    "extra away             missing (b): pip install 'prm_jax[away]'" in lines
-  )
+    "extra away             missing (b): pip install -e '.[away]' in a checkout"
+    " of prm_jax"
+  ) in lines
   assert "PRM_JAX_DATA           not set" in lines
 
 
