@@ -11,6 +11,7 @@ from jax import numpy as jnp
 from jaxtyping import Array, Bool, Float
 import numpy as np
 
+from prm_jax import errors
 from prm_jax.device_check import cases as cases_lib
 from prm_jax.device_check import limits
 from prm_jax.device_check import results
@@ -99,8 +100,8 @@ def _most_channels() -> int:
 
 def _no_tokamax(setting: results.Setting) -> results.Measured:
   raise results.NotRun(
-    "it needs tokamax (pip install 'prm_jax[tokamax]', Python 3.12) and a GPU of"
-    " compute capability 9 or 10"
+    f"it needs tokamax ({errors.to_install('tokamax')}, Python 3.12) and a GPU"
+    " of compute capability 9 or 10"
   )
 
 

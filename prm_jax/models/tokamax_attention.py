@@ -98,7 +98,7 @@ def _tokamax(platform: str) -> tuple[Any, Any]:
   except (ImportError, AttributeError, KeyError) as e:
     raise errors.InputError(
       "model.attention='tokamax': needs tokamax 0.0.17, and so Python 3.12;"
-      " pip install 'prm_jax[tokamax]', or use 'auto'"
+      f" {errors.to_install('tokamax')}, or use 'auto'"
     ) from e
   if not has_gradient:
     raise errors.InputError(

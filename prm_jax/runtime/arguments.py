@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Callable
 import functools
 import inspect
 import numbers
 import reprlib
+import types
 import typing
 from typing import Any
 
@@ -54,6 +56,34 @@ def checked(function: _F) -> _F:
 
 
 def _is_a(value: Any, hint: Any) -> bool:
+  """Returns whether a value may stand where a hint is; arrays always may."""
   if isinstance(value, numbers.Number) and hasattr(value, "item"):
     value = value.item()  # a number of numpy's
+  origin, members = typing.get_origin(hint), typing.get_args(hint)
+  if origin in (types.UnionType, typing.Union):
+    return any(_is_a(value, x) for x in members)
+  if origin is typing.Literal:
+    return value in members
+  if origin is abc.Callable:
+    return callable(value)
+  if origin in (abc.Sequence, abc.Iterable):
+    fits = isinstance(value, origin) and not isinstance(value, str | bytes)
+    # What may be read only once isn't.
+    listed = value if isinstance(value, list | tuple) else ()
+    return fits and all(_is_a(x, members[0]) for x in listed)
+  if origin is abc.Mapping:
+    return isinstance(value, abc.Mapping)
+  if getattr(hint, "_is_protocol", False):
+    return all(hasattr(value, name) for name in _methods(hint))
+  plain = (bool, int, float, str)
+  if isinstance(hint, type) and not origin and hint not in (*plain, Any):
+    return isinstance(value, hint)
   return checks.is_a(value, hint, finite=False)
+
+
+def _methods(protocol: Any) -> list[str]:
+  return [
+    name
+    for name, x in vars(protocol).items()
+    if callable(x) and (name == "__call__" or not name.startswith("_"))
+  ]

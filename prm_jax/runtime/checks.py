@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import abc
 from collections.abc import Callable, Mapping, Sequence
+import dataclasses
 import functools
 import math
 import os
@@ -112,33 +113,10 @@ def is_a(value: Any, kind: Any, *, finite: bool = True) -> bool:
       and all(map(functools.partial(is_a, finite=finite), value, arguments))
     )
   if origin is os.PathLike:
-    return isinstance(value, os.PathLike)
-  if origin is typing.Literal:
-    return value in arguments
-  if origin is abc.Callable:
-    return callable(value)
-  if getattr(kind, "_is_protocol", False):
-    return all(hasattr(value, name) for name in _methods(kind))
-  if origin in (abc.Sequence, abc.Iterable, list):
-    fits = isinstance(value, origin) and not isinstance(value, str | bytes)
-    # What may be read only once isn't.
-    return fits and all(
-      is_a(x, arguments[0], finite=finite)
-      for x in (value if isinstance(value, list | tuple) else ())
-    )
-  if origin in (abc.Mapping, dict):
-    return isinstance(value, origin)
-  if isinstance(kind, type) and origin is None and kind is not Any:
-    return isinstance(value, kind)
+    kind = origin
+  if dataclasses.is_dataclass(kind) or kind is os.PathLike:
+    return isinstance(value, typing.cast(type, kind))
   return True
-
-
-def _methods(protocol: Any) -> list[str]:
-  return [
-    name
-    for name, x in vars(protocol).items()
-    if callable(x) and (name == "__call__" or not name.startswith("_"))
-  ]
 
 
 def type_name(kind: Any) -> str:

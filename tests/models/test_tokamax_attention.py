@@ -67,7 +67,7 @@ def test_without_tokamax_its_kind_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, name)
   monkeypatch.setitem(sys.modules, "tokamax", None)
   heads = attention_rows.heads(1, 8, 2, 2)
-  with pytest.raises(errors.InputError, match=r"pip install 'prm_jax\[toka"):
+  with pytest.raises(errors.InputError, match=r"pip install -e '.\[toka"):
     attention.attend(*heads, jnp.full((1, 8), 8), "tokamax")
 
 

@@ -219,8 +219,8 @@ def _read_tables(
   """
   if importlib.util.find_spec("pyarrow") is None:
     raise errors.InputError(
-      f"{path}: a Parquet or Arrow file; to read it, pip install"
-      " 'prm_jax[parquet]'"
+      f"{path}: a Parquet or Arrow file; to read it,"
+      f" {errors.to_install('parquet')}"
     )
   number = 0
   for part in parts:
