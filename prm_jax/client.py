@@ -796,8 +796,16 @@ class Settings:
   max_wait_s: float = 120.0
 
   def __post_init__(self):
+    if not isinstance(self.url, str):
+      raise InputError(
+        f"endpoint.url must be str, found {reprlib.repr(self.url)}"
+      )
     for name in ("tries", "connect_s", "read_s", "max_wait_s", "backoff_s"):
       value, least = getattr(self, name), _LEAST.get(name)
+      if not _is_number(value):
+        raise InputError(
+          f"endpoint.{name} must be a number, found {reprlib.repr(value)}"
+        )
       is_enough = value > 0 if least is None else value >= least
       if not (is_enough and value < float("inf")):
         form = "a number above 0" if least is None else f"{least} or more"

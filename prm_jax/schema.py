@@ -387,6 +387,11 @@ class StepScores:
   without_thinking: tuple[bool, ...] = ()
 
   def __post_init__(self):
+    if not hasattr(self.scores, "__len__") or isinstance(self.scores, str):
+      raise errors.InputError(
+        "StepScores: scores must be a list with a number for each step, found"
+        f" {reprlib.repr(self.scores)}"
+      )
     for name, default in (("judged", True), ("without_thinking", False)):
       if not getattr(self, name):
         object.__setattr__(self, name, (default,) * len(self.scores))

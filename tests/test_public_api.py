@@ -238,6 +238,9 @@ MISTAKES = {
   "prm_jax.load(None)": "load: folder must be a path, found None",
   'prm_jax.load("prm", step=[1])': "load: step must be",
   "prm_jax.load_score(3)": "load_score: name must be a path, found 3",
+  "prm_jax.Client(3)": "endpoint.url must be str, found 3",
+  'prm_jax.Client("http://localhost/v1", tries=None)': "tries must be a number",
+  "prm_jax.StepScores(None)": "scores must be a list with a number",
   "prm_jax.read_solutions(b'x')": "read_solutions: path must be a path",
   'prm_jax.write_solutions("x.jsonl", [3])': "solutions must be a list of",
 }
