@@ -17,11 +17,10 @@ import dataclasses
 import pathlib
 import re
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
-from flax.core import meta
+import engine_shapes
 import jax
-from jax import numpy as jnp
 import kernels
 import results
 
@@ -31,7 +30,6 @@ from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import engine_programs
 from prm_jax.models import config as model_config
 from prm_jax.models import sharding
-from prm_jax.models import transformer
 from prm_jax.plan import topologies
 
 SHAPES = {
@@ -68,16 +66,7 @@ PARTS = {
 }
 
 
-class Layout(NamedTuple):
-  """What the engine allocates: G groups of N slots and Q buffers; M pages."""
-
-  G: int
-  N: int
-  Q: int
-  M: int
-
-
-def layout(slots: int, pages: int = NEW // PAGE) -> Layout:
+def layout(slots: int, pages: int = NEW // PAGE) -> engine_shapes.Layout:
   """Returns the engine's layout for this workload.
 
   Args:
@@ -86,7 +75,7 @@ def layout(slots: int, pages: int = NEW // PAGE) -> Layout:
   """
   prompts = 2 * slots // SAMPLES
   N, Q = engine_lib.grouping([SAMPLES] * prompts, slots)
-  return Layout(slots // N, N, Q, slots * pages)
+  return engine_shapes.Layout(slots // N, N, Q, slots * pages)
 
 
 def on_paper(model: model_config.ModelConfig, slots: int) -> dict[str, int]:
@@ -99,13 +88,13 @@ def on_paper(model: model_config.ModelConfig, slots: int) -> dict[str, int]:
   token = 2 * 2 * model.num_layers * model.num_kv_heads * model.head_dim
   logits = 4 * slots * model.vocab_size
   head = 2 * model.vocab_size * model.d_model
-  everything = jax.tree.leaves(weights(model, "bfloat16"))
+  everything = jax.tree.leaves(engine_shapes.weights(model, "bfloat16"))
   layers = sum(x.size * x.dtype.itemsize for x in everything) - head
   return {
     "token rows": 2 * slots * model.d_model,
     "layers' weights": layers,
     "output head": head + logits,
-    "prompts": where.G * PROMPT * token,
+    "prompts": where.groups * PROMPT * token,
     "tails": slots * (PAGE // 2 + 1) * token,
     "pages": slots * (NEW - PAGE) // 2 * token,
     "rest of attention": 0,
@@ -113,61 +102,25 @@ def on_paper(model: model_config.ModelConfig, slots: int) -> dict[str, int]:
   }
 
 
-def weights(model: model_config.ModelConfig, kind: str) -> Any:
-  """Returns the shapes of a policy's parameters as a chunk reads them.
-
-  Args:
-    model: The shape of the model.
-    kind: The type in which the policy is held: bfloat16, or float32 as in
-      training.
-  """
-
-  def make() -> Any:
-    made = transformer.init(jax.random.key(0), model, ("lm",))
-    params = jax.tree.map(lambda x: x.astype(kind), meta.unbox(made))
-    return transformer.for_decoding(model, params)
-
-  return jax.eval_shape(make)
-
-
-def state(model: model_config.ModelConfig, where: Layout) -> tuple[Any, ...]:
-  """Returns the shapes of caches, slots, pages and key."""
-  G, N, Q, M = where
-
-  def make() -> tuple[Any, ...]:
-    caches = engine_programs.empty_caches(
-      model,
-      model.compute_dtype,
-      groups=G,
-      slots=N,
-      buffers=Q,
-      prompt_tokens=PROMPT,
-      page_tokens=PAGE,
-      pages=M // (G * N),
-    )
-    zeros, table = jnp.zeros((G, N), jnp.int32), jnp.zeros(M, jnp.int32)
-    fields = [zeros] * len(engine_programs.Slots._fields)
-    made = engine_programs.Slots(*fields)._replace(
-      running=zeros > 0, rng_words=jnp.zeros((G, N, 3), jnp.uint32)
-    )
-    pages = engine_programs.Pages(table, table)
-    return caches, made, pages, jax.random.key(0)
-
-  return jax.eval_shape(make)
+def _state(
+  model: model_config.ModelConfig, where: engine_shapes.Layout
+) -> engine_shapes.State:
+  sizes = dict(prompt_tokens=PROMPT, page_tokens=PAGE)
+  return engine_shapes.state(model, where, **sizes)
 
 
 def compile_chunk(
   mesh: jax.sharding.Mesh,
   model: model_config.ModelConfig,
   params: Any,
-  where: Layout,
+  where: engine_shapes.Layout,
   sampling: drawing.Sampling,
 ) -> jax.stages.Compiled:
   """Returns the compiled program of a chunk of decoding."""
   everywhere = sharding.replicated(mesh)
   given = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
-    (params, *state(model, where)),
+    (params, *_state(model, where)),
   )
   with jax.set_mesh(mesh):
     return engine_programs.decode_chunk.lower(
@@ -209,7 +162,7 @@ def count(compiled: jax.stages.Compiled) -> dict[str, Any]:
 
 def host_bytes(model: model_config.ModelConfig, slots: int) -> dict[str, int]:
   """Returns what a chunk moves between host and device."""
-  _, made, pages, _ = state(model, layout(slots))
+  _, made, pages, _ = _state(model, layout(slots))
   sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(made)]
   tables = [x.size * x.dtype.itemsize for x in pages]
   drawn = slots * CHUNK * (4 + 4)
@@ -242,7 +195,13 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
       for variant, (held, sampling, where) in variants.items():
         began = time.monotonic()
         compiled = compile_chunk(
-          *(mesh, model, weights(model, held), where, SAMPLINGS[sampling])
+          *(
+            mesh,
+            model,
+            engine_shapes.weights(model, held),
+            where,
+            SAMPLINGS[sampling],
+          )
         )
         found = count(compiled)
         programs[f"{name}, {slots} slots, {variant}"] = found

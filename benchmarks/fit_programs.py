@@ -12,6 +12,7 @@ import functools
 import inspect
 from typing import Any, NamedTuple
 
+import engine_shapes
 from flax.core import meta
 import jax
 from jax import numpy as jnp
@@ -151,23 +152,19 @@ def num_bytes(tree: Any) -> int:
   return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def imported(
-  model: model_config.ModelConfig, program: str, *, apart: bool = False
-) -> Any:
-  """Returns the parameters of a published model, bfloat16, as shapes.
+def imported(model: model_config.ModelConfig, program: str) -> Any:
+  """Returns a published model's parameters, bfloat16 stacks, as shapes.
 
   Args:
     model: The model.
     program: What it is, as programs.KINDS names it.
-    apart: Whether each layer has arrays of its own, as a policy's has.
   """
 
   def made(key):
     params = meta.unbox(
       transformer.init(key, model, programs.KINDS[program].heads)
     )
-    params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
-    return transformer.for_decoding(model, params) if apart else params
+    return jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
 
   return jax.eval_shape(made, jax.random.key(0))
 
@@ -201,7 +198,7 @@ def forward(target, model, params, rows, length, held=0) -> Part:
 
 def sample(target: Target, model: model_config.ModelConfig) -> Iterator[Part]:
   """Yields the programs of `sample` and of labels by rollouts."""
-  params = imported(model, "sft", apart=True)
+  params = engine_shapes.weights(model, "bfloat16")
   yield from rollouts(target, model, params, PROMPT, COMPLETION)
 
 
@@ -232,17 +229,11 @@ def rollouts(
   N, buffers = engine_lib.grouping([1] * slots, slots)
   G, width = slots // N, packing.padded_length(prompt)
   num_pages = most_pages(slots, completion, page)
-  caches = jax.eval_shape(
-    lambda: engine_programs.empty_caches(
-      model,
-      model.compute_dtype,
-      groups=G,
-      slots=N,
-      buffers=buffers,
-      prompt_tokens=width,
-      page_tokens=page,
-      pages=num_pages // slots,
-    )
+  state = engine_shapes.state(
+    model,
+    engine_shapes.Layout(G, N, buffers, num_pages),
+    prompt_tokens=width,
+    page_tokens=page,
   )
   # A stack that is trained is copied for decoding, and stays: see
   # held.for_decoding. The copy is there until the last completion ends.
@@ -253,17 +244,10 @@ def rollouts(
     "prefill",
     held + is_copy * num_bytes(apart),
     engine_programs.prefill,
-    *(params, caches, tokens, tokens, tokens),
+    *(params, state.caches, tokens, tokens, tokens),
     np.zeros((engine_programs.PACKED, 3), np.int32),
     config=model,
     width=width,
-  )
-  zeros = np.zeros((G, N), np.int32)
-  state = engine_programs.Slots(
-    *[zeros] * 5,
-    zeros.astype(bool),
-    np.zeros((G, N, 3), np.uint32),
-    *[zeros] * 2,
   )
   how = drawing.Sampling(completion, temperature=0.7, top_p=0.8, top_k=20)
   if tempered:
@@ -272,8 +256,7 @@ def rollouts(
     "decode",
     held + is_copy * num_bytes(params),
     engine_programs.decode_chunk,
-    *(apart, caches, state, page_table.empty(num_pages)),
-    jax.eval_shape(lambda: jax.random.key(0)),
+    *(apart, *state),
     config=model,
     sampling=how,
     ends=(0, 1),
@@ -300,7 +283,7 @@ def most_pages(slots: int, completion: int, page_tokens: int) -> int:
 
 def search(target: Target, model: model_config.ModelConfig) -> Iterator[Part]:
   """Yields the programs of a search: a policy and a PRM of one shape."""
-  policy = imported(model, "sft", apart=True)
+  policy = engine_shapes.weights(model, "bfloat16")
   prm = imported(model, "prm")
   pages = jax.eval_shape(
     lambda: prefix_programs.Pages(

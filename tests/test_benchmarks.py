@@ -657,7 +657,7 @@ def test_an_h100s_step_sorts_no_vocabulary_and_copies_nothing_large(
 
   def compiled(held, sampling):
     return step.compile_chunk(
-      *(mesh, model, step.weights(model, held), step.layout(64)),
+      *(mesh, model, step.engine_shapes.weights(model, held), step.layout(64)),
       step.SAMPLINGS[sampling],
     )
 

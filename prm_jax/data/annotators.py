@@ -38,7 +38,7 @@ def key(solution: schema.Solution) -> bytes:
   texts: list[Any] = [solution.problem, solution.steps]
   if solution.messages is not None:
     texts.append(messages.heard(solution))
-  return _digest(json.dumps(texts))
+  return hashlib.sha256(json.dumps(texts).encode()).digest()[:16]
 
 
 def judgement(solution: schema.Solution) -> agreement.Judgement | None:
@@ -53,13 +53,9 @@ def judgement(solution: schema.Solution) -> agreement.Judgement | None:
   return agreement.Judgement(
     str(name),
     key(solution),
-    _digest(sources.problem_key(solution.problem)),
+    sources.problem_digest(solution.problem),
     agreement.values_of(solution),
   )
-
-
-def _digest(text: str) -> bytes:
-  return hashlib.sha256(text.encode()).digest()[:16]
 
 
 def grouped(
@@ -94,11 +90,11 @@ def merged(
       side of 0.5.
     mean: a step has the mean of its labels.
 
-  If no annotator labels a step after an error of theirs, they looked for the
-  first error, and the steps after it count as no longer right: a vote goes on
-  only while more than half find no error, up to the step that more than half
-  call the first error; a mean is the share that finds no error up to a step,
-  and there is none after the last annotator's error.
+  If no annotator labels a step after an error of theirs, all looked for the
+  first error. Then the steps after it count as not right. A vote ends at the
+  step that more than half call the first error, or where neither has more than half. A mean
+  is the share that finds no error up to a step; there is none after the last
+  annotator's error.
 
   Args:
     solutions: The solutions; those that name no annotator are unchanged.

@@ -22,10 +22,13 @@ def counts(
   num_units: int, num_resamples: int, seed: int
 ) -> Int[np.ndarray, "R N"]:
   """Returns how often each unit is drawn in each bootstrap resample."""
-  rng = np.random.default_rng(seed)
-  return rng.multinomial(
-    num_units, np.full(num_units, 1 / num_units), num_resamples
-  )
+  return _drawn(np.random.default_rng(seed), num_units, num_resamples)
+
+
+def _drawn(
+  rng: np.random.Generator, num_units: int, num: int
+) -> Int[np.ndarray, "R N"]:
+  return rng.multinomial(num_units, np.full(num_units, 1 / num_units), num)
 
 
 def sums(
@@ -43,14 +46,12 @@ def sums(
   num_units = len(values)
   rng = np.random.default_rng(seed)
   block = max(1, _BLOCK // num_units)
-  drawn = []
-  for start in range(0, num_resamples, block):
-    num = min(block, num_resamples - start)
-    drawn.append(
-      rng.multinomial(num_units, np.full(num_units, 1 / num_units), num)
-      @ values
-    )
-  return np.concatenate(drawn)
+  return np.concatenate(
+    [
+      _drawn(rng, num_units, min(block, num_resamples - start)) @ values
+      for start in range(0, num_resamples, block)
+    ]
+  )
 
 
 def interval(values: Float[np.ndarray, "R ..."]) -> list[Any] | None:

@@ -38,8 +38,8 @@ class Source(verbs.Value):
       wrong, rows what holds several solutions; numbers=remove takes "Step 1: "
       off the steps; docs/data.md explains it. For other commands write
       --format='map(...)'.
-    words: The ratings that words stand for, where `map` has ratings, as in
-      good=1,ok=0,bad=-1.
+    words: The rating of each word, if the ratings that `map` names are words, as
+      in good=1,ok=0,bad=-1.
   """
 
   path: verbs.Input

@@ -1,8 +1,8 @@
 """Coefficients of agreement: Krippendorff's alpha and Cohen's kappa.
 
-Both compare how often values differ with how often they would by chance.
-`alpha` and `kappa` take data; the other functions make the same of tables that
-may be added up, so that resamples of problems cost one product.
+Both compare how often values differ with how often they would by chance. They
+are made of tables that may be added up, so that resamples of problems cost one
+product.
 
 Krippendorff, Content Analysis (4th edition, 2019), chapter 12, and "Computing
 Krippendorff's Alpha-Reliability" (2011); Cohen 1960, "A coefficient of agreement
@@ -15,41 +15,11 @@ import itertools
 import math
 from typing import Literal
 
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Int
 import numpy as np
 
 Level = Literal["nominal", "ordinal"]
 LEVELS: tuple[Level, ...] = ("nominal", "ordinal")
-
-
-def alpha(values: Float[np.ndarray, "K U"], level: Level) -> float:
-  """Returns Krippendorff's alpha, NaN if it isn't defined.
-
-  It is 1 - Do / De of the coincidence matrix o: each ordered pair of values in a
-  unit with m values adds 1 / (m - 1) to its cell. It isn't defined if no unit
-  has two values, or if all values are equal.
-
-  Args:
-    values: The value of each unit from each rater, NaN where it is missing.
-    level: nominal, where values are equal or not, or ordinal, where they differ
-      by how many values are between them.
-  """
-  rater, unit = np.nonzero(~np.isnan(values))
-  categories, code = np.unique(values[rater, unit], return_inverse=True)
-  num_units = values.shape[1]
-  counts = unit_counts(unit, code, num_units, len(categories))
-  o = coincidences(counts, np.zeros(num_units, np.int64), 1)
-  return float(alphas(o.reshape(1, -1), level)[0])
-
-
-def kappa(confusion: Num[np.ndarray, "V V"]) -> float:
-  """Returns Cohen's kappa of two raters, NaN if it isn't defined.
-
-  Args:
-    confusion: How often one rater gives a value (rows) where the other gives
-      another one (columns).
-  """
-  return float(kappas(np.asarray(confusion, np.float64).reshape(1, -1))[0])
 
 
 def unit_counts(
@@ -77,6 +47,9 @@ def coincidences(
 ) -> Float[np.ndarray, "P VV"]:
   """Returns the coincidence matrix of each problem's units, as one row.
 
+  Each ordered pair of values in a unit with m values adds 1 / (m - 1) to its
+  cell.
+
   Args:
     counts: How often each value occurs in each unit.
     problem: The problem of each unit.
@@ -95,11 +68,14 @@ def coincidences(
 def alphas(
   coincidences: Float[np.ndarray, "R VV"], level: Level
 ) -> Float[np.ndarray, " R"]:
-  """Returns the alpha of each coincidence matrix; see alpha.
+  """Returns Krippendorff's alpha of each coincidence matrix, 1 - Do / De.
+
+  It is NaN if it isn't defined: no unit has two values, or all are equal.
 
   Args:
     coincidences: The matrices, each as one row.
-    level: See alpha.
+    level: nominal, where values are equal or not, or ordinal, where they differ
+      by how many values are between them.
   """
   num_values = math.isqrt(coincidences.shape[1])
   o = coincidences.reshape(len(coincidences), num_values, num_values)
@@ -116,10 +92,11 @@ def alphas(
 
 
 def kappas(confusion: Float[np.ndarray, "R VV"]) -> Float[np.ndarray, " R"]:
-  """Returns the kappa of each table of two raters' values; see kappa.
+  """Returns Cohen's kappa of each table, NaN where it isn't defined.
 
   Args:
-    confusion: The tables, each as one row.
+    confusion: Tables, each as one row: how often one rater gives a value where
+      the other gives another one.
   """
   num_values = math.isqrt(confusion.shape[1])
   n = confusion.reshape(len(confusion), num_values, num_values)

@@ -468,7 +468,7 @@ def _digests(part: Sequence[schema.Solution]) -> dict[str, np.ndarray]:
   def compute():
     problems, records = bytearray(), bytearray()
     for solution in progress.through("compare", part, len(part)):
-      problems.extend(_problem_digest(solution.problem))
+      problems.extend(problem_digest(solution.problem))
       records.extend(record_digest(solution))
     return dict(
       problems=np.frombuffer(bytes(problems), "S16"),
@@ -483,7 +483,12 @@ def _digests(part: Sequence[schema.Solution]) -> dict[str, np.ndarray]:
 
 # Solutions of one problem come one after another.
 @functools.lru_cache(maxsize=64)
-def _problem_digest(problem: str) -> bytes:
+def problem_digest(problem: str) -> bytes:
+  """Returns a digest that is the same for texts of one problem (problem_key).
+
+  Args:
+    problem: The text.
+  """
   return hashlib.sha256(problem_key(problem).encode()).digest()[:16]
 
 
@@ -511,7 +516,7 @@ def _distinct(digests: np.ndarray) -> np.ndarray:
 
 def share(problem: str) -> float:
   """Returns a number in [0, 1) from the problem's letters and digits."""
-  return float(_shares(np.asarray([_problem_digest(problem)], "S16"))[0])
+  return float(_shares(np.asarray([problem_digest(problem)], "S16"))[0])
 
 
 def _shares(digests: np.ndarray) -> np.ndarray:

@@ -178,7 +178,7 @@ class Job(verbs.Value):
     )
     if self.samples_at is not None:
       files.write_records(self.samples_at, evaluation.samples)
-      run["samples_sha256"] = results_lib.digest_of(self.samples_at)
+      run["samples_sha256"] = files.digest_of(self.samples_at)
       _logger.info(f"samples: {self.samples_at}")
     files.write_json(self.output, results | dict(run=run))
     _logger.info(f"results: {self.output}")

@@ -14,6 +14,7 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.data.formats import processbench
 from prm_jax.inference import scores as scores_lib
 from prm_jax.runtime import files
 
@@ -44,7 +45,7 @@ def read(
       identity,
       _optional(record, where, "problem", str) or identity,
       fields.texts(record, where, "steps") if texts else ("",) * len(row),
-      labels=fields.labels_until(_label(record, where, len(row)), len(row)),
+      labels=_labels(record, where, len(row)),
       outcome=_optional(record, where, "final_answer_correct", bool),
     )
     subset = _optional(record, where, "subset", str) or name_of_file
@@ -65,17 +66,13 @@ def _optional(
   return fields.field(record, where, name, kind, default=None)
 
 
-def _label(record: Mapping[str, Any], where: str, num_steps: int) -> int:
-  """Returns the first wrong step of a record, or -1."""
+def _labels(
+  record: Mapping[str, Any], where: str, num_steps: int
+) -> tuple[float | None, ...]:
+  """Returns what a record's first wrong step says of all its steps."""
   if record.get("label") is None:
     raise errors.InputError(
       f'{where}: has no "label", the first wrong step from 0 or -1 for none; add'
       " it, or give `input`, the files with the labels"
     )
-  label = fields.field(record, where, "label", int)
-  if not -1 <= label < num_steps:
-    raise errors.InputError(
-      f'{where}: "label" is {label} for {num_steps} steps; give the 0-based'
-      " first wrong step, or -1 for none"
-    )
-  return label
+  return processbench.labels_of(record, where, num_steps)

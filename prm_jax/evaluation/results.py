@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 import dataclasses
-import hashlib
 import pathlib
 from typing import Any
 
@@ -106,17 +105,11 @@ def check_same(
       )
   if samples is None or not samples.exists():
     return
-  if digest_of(samples) != before.get("samples_sha256"):
+  if files.digest_of(samples) != before.get("samples_sha256"):
     raise errors.InputError(
       f"{samples}: holds samples that aren't those of the results in {output};"
       f" give another `samples`, {how} them"
     )
-
-
-def digest_of(path: files.PathLike) -> str:
-  """Returns the SHA-256 of a file, as its bytes are on the disk."""
-  with open(path, "rb") as f:
-    return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def _differences(

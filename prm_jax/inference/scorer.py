@@ -467,10 +467,6 @@ def chunks(
   Raises:
     InputError: An entry isn't a Solution.
   """
-  if isinstance(solutions, (str, schema.Solution)):
-    raise errors.InputError(
-      f"score: one {type(solutions).__name__}; give a list of Solutions"
-    )
   rest = iter(solutions)
   while chunk := list(itertools.islice(rest, size)):
     for i, s in enumerate(chunk):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
-import hashlib
+import itertools
 import logging
 import math
 import pathlib
@@ -152,10 +152,9 @@ class Source(verbs.Value):
       return self._loaded[1]
     with inputs.opened(path):
       pass  # It refuses a file that can't be read.
-    with open(path, "rb") as f:
-      digest = hashlib.file_digest(f, "sha256").hexdigest()
-    by = {"scores": str(path), "sha256": digest}
-    field, others = _field_of(path, self.field)
+    by = {"scores": str(path), "sha256": files.digest_of(path)}
+    first = next(record_files.read_records(path), _EMPTY)
+    field, others = _field_of(first, self.field)
     if field == _OWN_FIELD:
       return by
     if others:
@@ -257,26 +256,31 @@ def read_records(
       or step_logits or judged aren't one of each score, log-odds that agree
       with it and bools.
   """
-  name, _ = _field_of(path, field)
+  records = record_files.read_records(path)
+  read = [*itertools.islice(records, 1)]
+  name, _ = _field_of(read[0] if read else _EMPTY, field)
   seen: dict[str, str] = {}
-  for where, record in record_files.read_records(path):
+  for where, record in itertools.chain(read, records):
     identity = str(fields.field(record, where, "id", str, int))
     row = _row(record, where, name)
     _check_length(record, where, len(row))
     yield where, fields.unique_id(seen, identity, where), record, row
 
 
+# The first record of a file without one.
+_EMPTY: record_files.Record = ("", {_OWN_FIELD: []})
+
+
 def _field_of(
-  path: files.PathLike, field: str | None
+  first: record_files.Record, field: str | None
 ) -> tuple[str, tuple[str, ...]]:
   """Returns the field that has the scores, and the other ones that could.
 
   Args:
-    path: The file.
+    first: The file's first record.
     field: The field that was asked for.
   """
-  records = record_files.read_records(path)
-  where, record = next(records, ("", {_OWN_FIELD: []}))
+  where, record = first
   found = [
     name
     for name, values in record.items()

@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from prm_jax.models import layers
 from prm_jax.models import matmul
+from prm_jax.models.visibility import lengthened
 from prm_jax.models.visibility import Window
 
 BLOCK = 64
@@ -45,8 +46,8 @@ def attend(
   G, n = H // K, -(-T // BLOCK)
 
   def blocks(x):
-    padded = ((0, 0), (0, n * BLOCK - T)) + ((0, 0),) * (x.ndim - 2)
-    return jnp.pad(x, padded).reshape(B, n, BLOCK, *x.shape[2:])
+    padded = jnp.pad(x, ((0, 0), (0, n * BLOCK - T), (0, 0), (0, 0)))
+    return padded.reshape(B, n, BLOCK, *x.shape[2:])
 
   # The G query heads of a key head are stacked.
   q = blocks(q * (C**-0.5 if scale is None else scale))
@@ -56,14 +57,15 @@ def attend(
     blocks(x).transpose(0, 3, 1, 2, 4).reshape(B * K, n, BLOCK, C)
     for x in (k, v)
   )
-  # What fills the last block sees itself: a softmax over nothing is NaN.
-  index = jnp.arange(n * BLOCK).reshape(n, BLOCK)
-  until = jnp.maximum(blocks(visible_until), index + 1)
+
+  def rows(x):
+    return jnp.repeat(x.reshape(B, n, BLOCK), K, axis=0)
+
+  until, window = lengthened(visible_until, window, n * BLOCK)
   near = None
   if window is not None:
-    positions = jnp.repeat(blocks(window.positions), K, axis=0)
-    near = (positions, jnp.broadcast_to(window.size, (B * K,)))
-  out = _attend_heads(softcap, q, k, v, jnp.repeat(until, K, axis=0), near)
+    near = (rows(window.positions), jnp.broadcast_to(window.size, (B * K,)))
+  out = _attend_heads(softcap, q, k, v, rows(until), near)
   out = out.reshape(B, K, n, G, BLOCK, C).transpose(0, 2, 4, 1, 3, 5)
   return out.reshape(B, n * BLOCK, H, C)[:, :T]
 

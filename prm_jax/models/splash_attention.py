@@ -14,6 +14,8 @@ from jax import numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 from jaxtyping import Array, Bool, Float, Int
 
+from prm_jax.models.visibility import lengthened
+
 # The kernel wants multiples of the width of a TPU's vector, and does best with
 # long blocks; a block is skipped for what the causal mask hides, not for what
 # segments do.
@@ -51,9 +53,7 @@ def attend(
     after = ((0, 0), (0, length - T), (0, 0), (0, 0))
     return jnp.pad(x, after).transpose(0, 2, 1, 3)
 
-  index = jnp.arange(length) + 1
-  until = jnp.pad(visible_until, ((0, 0), (0, length - T)))
-  segments = jnp.maximum(until, index)
+  segments, _ = lengthened(visible_until, None, length)
   sizes = splash.BlockSizes(
     block_q=block,
     block_kv=block,

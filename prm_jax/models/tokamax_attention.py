@@ -24,6 +24,7 @@ from jax import numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from prm_jax import errors
+from prm_jax.models.visibility import lengthened
 from prm_jax.models.visibility import visibility
 from prm_jax.models.visibility import Window
 
@@ -61,12 +62,9 @@ def attend(
   length = -(-T // _BLOCK) * _BLOCK
 
   def whole(x):
-    return jnp.pad(x, ((0, 0), (0, length - T)) + ((0, 0),) * (x.ndim - 2))
+    return jnp.pad(x, ((0, 0), (0, length - T), (0, 0), (0, 0)))
 
-  # What fills the last block sees itself: a softmax over nothing is NaN.
-  until = jnp.maximum(whole(visible_until), jnp.arange(length) + 1)
-  if window is not None:
-    window = window._replace(positions=whole(window.positions))
+  until, window = lengthened(visible_until, window, length)
   how = _How(platform, C**-0.5 if scale is None else scale, softcap)
   return _attend(how, whole(q), whole(k), whole(v), until, window)[:, :T]
 

@@ -30,6 +30,7 @@ from jaxtyping import Array, Float, Int
 
 from prm_jax import errors
 from prm_jax.models import tree_attention_kernels
+from prm_jax.models.visibility import lengthened
 from prm_jax.models.visibility import Window
 
 # What a kernel needs of a TPU's VMEM besides two whole rows of a head, each
@@ -84,13 +85,9 @@ def attend(
     after = ((0, 0), (0, length - T), (0, 0), (0, channels - C))
     return jnp.pad(x, after).transpose(0, 2, 1, 3)
 
-  # What fills the last block sees itself: a softmax over nothing is NaN.
-  rows = ((0, 0), (0, length - T))
-  until = jnp.maximum(jnp.pad(visible_until, rows), jnp.arange(length) + 1)
-  near = None
-  if window is not None:
-    size = jnp.asarray(window.size, jnp.int32).reshape(1, 1)
-    near = Window(jnp.pad(window.positions, rows), size)
+  until, near = lengthened(visible_until, window, length)
+  if near is not None:
+    near = near._replace(size=jnp.asarray(near.size, jnp.int32).reshape(1, 1))
   q = q * (C**-0.5 if scale is None else scale)
   if interpret is None:
     interpret = platform == "cpu"

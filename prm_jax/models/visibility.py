@@ -26,3 +26,22 @@ def visibility(
     return sees
   positions, size = window
   return sees & (positions[:, :, None] - positions[:, None, :] < size)
+
+
+def lengthened(
+  visible_until: Int[Array, "B T"], window: Window | None, length: int
+) -> tuple[Int[Array, "B L"], Window | None]:
+  """Returns rows of whole blocks.
+
+  What fills the last one sees itself: a softmax over nothing is NaN.
+
+  Args:
+    visible_until: See batch.Batch.
+    window: The window, or None.
+    length: L, the number of tokens of the longer rows.
+  """
+  after = ((0, 0), (0, length - visible_until.shape[1]))
+  until = jnp.maximum(jnp.pad(visible_until, after), jnp.arange(length) + 1)
+  if window is not None:
+    window = window._replace(positions=jnp.pad(window.positions, after))
+  return until, window

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 import contextlib
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -120,6 +121,12 @@ def _object(
       f"{where}: expected a JSON object, found {type(record).__name__}"
     )
   return record
+
+
+def digest_of(path: PathLike) -> str:
+  """Returns the SHA-256 of a file, as its bytes are on the disk."""
+  with open(path, "rb") as f:
+    return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def local_path(text: str) -> pathlib.Path:

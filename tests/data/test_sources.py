@@ -387,7 +387,7 @@ def test_a_second_start_reads_no_record_for_its_digests(tmp_path, monkeypatch):
   def refuse(problem):
     raise AssertionError(f"{problem} was read")
 
-  monkeypatch.setattr(sources_lib, "_problem_digest", refuse)
+  monkeypatch.setattr(sources_lib, "problem_digest", refuse)
   assert len(sources_lib.load(config).train) == 9
 
 

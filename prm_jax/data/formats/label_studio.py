@@ -64,9 +64,8 @@ def read(
   annotator ID alone. raw_text is the whole text. extra has annotator (the e-mail
   address or number in completed_by), group, step_labels (each step's labels that
   are no ratings), the task's other fields, and in "label_studio" those of data
-  and of the annotation, and results that are no spans. A task that nobody
-  annotated, but that has predictions, is its first prediction's steps, without
-  labels: nobody said them.
+  and of the annotation, and results that are no spans. If nobody annotated a
+  task, its first prediction gives the steps, without labels.
 
   Args:
     path: The file.

@@ -8,7 +8,7 @@ were not judged: their labels are None. It is for evaluation only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from prm_jax import errors
@@ -42,7 +42,7 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
       id=fields.unique_id(seen, name, where),
       problem=problem,
       steps=steps,
-      labels=_labels(row, where, len(steps)),
+      labels=labels_of(row, where, len(steps)),
       outcome=fields.field(
         row, where, "final_answer_correct", bool, default=None
       ),
@@ -77,7 +77,19 @@ def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
   return files.write_records(path, rows)
 
 
-def _labels(row, where, num_steps) -> tuple[float | None, ...]:
+def labels_of(
+  row: Mapping[str, Any], where: str, num_steps: int
+) -> tuple[float | None, ...]:
+  """Returns the labels that a row's first wrong step, or -1, stands for.
+
+  Args:
+    row: The row.
+    where: Its place.
+    num_steps: The number of its steps.
+
+  Raises:
+    InputError: The label is no number of a step.
+  """
   label = fields.field(row, where, "label", int)
   if not -1 <= label < num_steps:
     raise errors.InputError(
