@@ -25,7 +25,7 @@ import kernels
 import results
 
 from prm_jax.device_check import shapes
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.plan import topologies
 from prm_jax.policy import drawing

@@ -20,7 +20,8 @@ import numpy as np
 
 from prm_jax.device_check import shapes
 from prm_jax.jobs import policies as policy_lib
-from prm_jax.models import model_config as model_config
+from prm_jax.models import kinds
+from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
 from prm_jax.plan import compile as plan_compile
@@ -36,7 +37,6 @@ from prm_jax.scoring import prefix_programs
 from prm_jax.scoring import prefix_shapes
 from prm_jax.scoring import row_shapes
 from prm_jax.scoring import scorer as scorer_lib
-from prm_jax.training import programs
 
 # Qwen2.5's shapes.
 MODELS = {
@@ -162,7 +162,7 @@ def imported(model: model_config.ModelConfig, program: str) -> Any:
 
   def made(key):
     params = meta.unbox(
-      transformer.init(key, model, programs.KINDS[program].heads)
+      transformer.init(key, model, kinds.KINDS[program].heads)
     )
     return jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
 

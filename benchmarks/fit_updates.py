@@ -12,14 +12,14 @@ import jax
 import numpy as np
 
 from prm_jax import batch as batch_lib
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import runs
 from prm_jax.rl import experience
-from prm_jax.rl import rl_config as rl_config
-from prm_jax.rl import rl_run as rl_run
-from prm_jax.rl import rl_run_config as rl_run_config
+from prm_jax.rl import rl_config
+from prm_jax.rl import rl_run
+from prm_jax.rl import rl_run_config
 from prm_jax.rl import rows as rows_lib
 from prm_jax.rl import updates
 from prm_jax.runtime import verbs

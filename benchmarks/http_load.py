@@ -25,7 +25,7 @@ import peer
 
 from prm_jax import errors
 from prm_jax.text import encoding
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 ROUTE = "/v1/prm/score"
 JSON = {"Content-Type": "application/json"}
@@ -144,7 +144,7 @@ def _serve_plainly(folder: pathlib.Path, writer: Any) -> None:
   torch = peer.torch()
   torch.set_num_threads(os.cpu_count() or 1)
   text = (folder / "tokenizer.json").read_text()
-  tokenizer = tokenizer_lib.HuggingFace(text, eos=peer.END)
+  tokenizer = tokenizer_files.HuggingFace(text, eos=peer.END)
   config = encoding.with_template(
     encoding.EncodingConfig(max_tokens=1 << 30, template=peer.DIALECT),
     tokenizer,

@@ -30,12 +30,13 @@ from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.huggingface import class_names
 from prm_jax.huggingface import heads
-from prm_jax.models import model_config as model_config
+from prm_jax.models import kinds
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.records import sources
 from prm_jax.text import encoding
 from prm_jax.text import tokenizer as tokenizer_lib
-from prm_jax.training import prm
+from prm_jax.text import tokenizer_files
 
 END = "<|endoftext|>"
 DIALECT = "token_classification"
@@ -162,7 +163,7 @@ def make(
 
 def _learn_tokenizer(
   texts: Sequence[str], vocabulary: int
-) -> tokenizer_lib.HuggingFace:
+) -> tokenizer_files.HuggingFace:
   """Returns a byte-level BPE in the manner of Qwen2's, learnt from texts."""
   made = tokenizers.Tokenizer(models.BPE())
   split = pre_tokenizers.Split(tokenizers.Regex(_WORDS), "isolated")
@@ -176,7 +177,7 @@ def _learn_tokenizer(
     show_progress=False,
   )
   made.train_from_iterator(texts, trainer)
-  return tokenizer_lib.HuggingFace(made.to_str(), eos=END)
+  return tokenizer_files.HuggingFace(made.to_str(), eos=END)
 
 
 def _init(config: model_config.ModelConfig, seed: int) -> Any:
@@ -192,7 +193,7 @@ def _init(config: model_config.ModelConfig, seed: int) -> Any:
 def _export(
   config: model_config.ModelConfig, params: Any, folder: pathlib.Path
 ) -> None:
-  _, head = heads.tensors(prm.KIND, DIALECT, config, params, folder)
+  _, head = heads.tensors(kinds.KINDS["prm"], DIALECT, config, params, folder)
   tensors = [
     *huggingface.export_tensors("qwen2", config, params),
     *head.items(),

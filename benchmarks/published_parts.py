@@ -78,12 +78,12 @@ def layers(folder: str, form: str, dtype: str) -> None:
   from prm_jax import batch as batch_lib
   from prm_jax.checkpoints import held
   from prm_jax.checkpoints import model_json
+  from prm_jax.checkpoints import parameters
   from prm_jax.models import transformer
-  from prm_jax.training import programs
 
   place = pathlib.Path(folder)
   description = model_json.read_description(place)
-  params = programs.load_params(
+  params = parameters.load_params(
     place, description, dtype="float32" if dtype == "float32" else None
   )
   if form == "own":

@@ -25,7 +25,7 @@ import results
 
 from prm_jax import schema
 from prm_jax.device_check import timing
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
 from prm_jax.policy import codecs
@@ -34,8 +34,8 @@ from prm_jax.rl import experience
 from prm_jax.rl import hacking_monitor
 from prm_jax.rl import policy_losses
 from prm_jax.rl import rewards as rewards_lib
-from prm_jax.rl import rl_config as rl_config
-from prm_jax.rl import rl_run as rl_run
+from prm_jax.rl import rl_config
+from prm_jax.rl import rl_run
 from prm_jax.rl import rollout as rollout_lib
 from prm_jax.rl import updates
 from prm_jax.scoring import scorer as scorer_lib

@@ -34,12 +34,13 @@ from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.device_check import model_checks
 from prm_jax.device_check import timing
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import codecs
 from prm_jax.policy import engine_programs
 from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.policy import sampler
+from prm_jax.records import chosen_tokenizer
 from prm_jax.records import sources
 from prm_jax.text import segmenters
 from prm_jax.text import step_automaton
@@ -364,8 +365,8 @@ def prefixes(args: argparse.Namespace) -> dict[str, Any]:
   if not pathlib.Path(path).exists():
     raise errors.InputError(f"{path}: set PRM_JAX_DATA to the folder")
   solutions, _ = sources.read("prm800k", args.data)
-  config = sources.TokenizerConfig(vocab_size=args.vocabulary)
-  tokenizer = sources.make_tokenizer(config, solutions)
+  config = chosen_tokenizer.TokenizerConfig(vocab_size=args.vocabulary)
+  tokenizer = chosen_tokenizer.make_tokenizer(config, solutions)
   texts = {(s.problem, *s.steps) for s in solutions if len(s.steps) > 1}
   starts = [
     schema.Solution(f"{number}/{k}", problem, tuple(steps[:k]))

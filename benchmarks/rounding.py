@@ -27,10 +27,12 @@ import train_step
 
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import parameters
+from prm_jax.models import kinds
 from prm_jax.scoring import cached_scorer
+from prm_jax.scoring import saved
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.text import encoding
-from prm_jax.training import programs
 
 EACH = 4  # solutions of a problem
 _ONE_ROW = dict(sequence_length=1024, batch_tokens=1024)
@@ -82,11 +84,11 @@ def load(
 ) -> scorer_lib.Scorer:
   """Returns a PRM in float32; a language model gets a random head."""
   about = model_json.read_description(folder)
-  if programs.KINDS[about.program].scores is not None:
-    return scorer_lib.load(folder, compute_dtype="float32")
+  if kinds.KINDS[about.program].scores is not None:
+    return saved.load(folder, compute_dtype="float32")
   kernel = np.random.default_rng(0).normal(size=(about.model.d_model, 1))
   head = dict(kernel=kernel.astype(np.float32), bias=np.zeros(1, np.float32))
-  params = {**programs.load_params(folder, about), "step_head": head}
+  params = {**parameters.load_params(folder, about), "step_head": head}
   tokenizer = model_json.read_tokenizer(folder, about)
   shape = dataclasses.replace(about.model, compute_dtype="float32")
   how = encoding.EncodingConfig(template="token_classification")

@@ -22,15 +22,15 @@ import results
 
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
-from prm_jax.demo import demo_run as demo_run
-from prm_jax.demo import demo_run_config as demo_run_config
+from prm_jax.checkpoints import parameters
+from prm_jax.demo import demo_run
+from prm_jax.demo import demo_run_config
 from prm_jax.device_check import timing
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.runtime import config_files
 from prm_jax.text import encoding
-from prm_jax.training import programs
 
 CONFIG = pathlib.Path(__file__).parent.parent / "experiments/arithmetic.py"
 
@@ -73,7 +73,7 @@ def make_policy(
     )
   return sampler_lib.Sampler(
     description.model,
-    programs.load_params(args.checkpoint, description),
+    parameters.load_params(args.checkpoint, description),
     model_json.read_tokenizer(args.checkpoint, description),
   )
 

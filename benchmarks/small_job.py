@@ -26,9 +26,9 @@ import results
 
 from prm_jax import errors
 from prm_jax.demo import default_config
-from prm_jax.demo import demo_run_config as demo_run_config
+from prm_jax.demo import demo_run_config
+from prm_jax.records import chosen_tokenizer
 from prm_jax.records import jsonl
-from prm_jax.records import sources
 from prm_jax.runtime import compilation_cache
 from prm_jax.runtime import config_files
 from prm_jax.testbed import arithmetic
@@ -53,13 +53,13 @@ def make_checkpoint(folder: pathlib.Path) -> None:
   run = config.runs["prm"]
   fit = dataclasses.replace(run.fit, steps=1, checkpoint_every=0)
   solutions = solved(200)
-  words = sources.TokenizerConfig(
+  words = chosen_tokenizer.TokenizerConfig(
     vocab_size=config.vocabulary, model_type="word"
   )
   train_run.train(
     dataclasses.replace(run, fit=fit),
     solutions,
-    sources.make_tokenizer(words, solutions),
+    chosen_tokenizer.make_tokenizer(words, solutions),
     folder,
   )
 

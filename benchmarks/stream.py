@@ -28,6 +28,7 @@ import results
 from prm_jax import schema
 from prm_jax.datasets import tfds_records
 from prm_jax.device_check import timing
+from prm_jax.records import corpus
 from prm_jax.records import jsonl
 from prm_jax.records import sources
 from prm_jax.text import encoding
@@ -122,7 +123,7 @@ def write(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
 def start(source: str, args: argparse.Namespace) -> dict[str, Any]:
   """Returns times, sizes and the costs of rounds of batches."""
   took = _Stages()
-  data = sources.load(sources.CorpusConfig((source,)))
+  data = corpus.load(corpus.CorpusConfig((source,)))
   took.note("read")
   run = config(args)
   rows, counts = batches_lib.encode_rows(

@@ -31,7 +31,8 @@ from prm_jax import errors
 from prm_jax.device_check import timing
 from prm_jax.device_check import update_checks
 from prm_jax.models import blockwise_attention
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
+from prm_jax.records import chosen_tokenizer
 from prm_jax.records import sources
 from prm_jax.rows import packing
 from prm_jax.text import encoding
@@ -85,8 +86,8 @@ def read_examples(
       f"{path}: set PRM_JAX_DATA to the folder that holds it"
     )
   solutions, _ = sources.read("prm800k", path)
-  config = sources.TokenizerConfig(vocab_size=args.vocabulary)
-  tokenizer = _Remembered(sources.make_tokenizer(config, solutions))
+  config = chosen_tokenizer.TokenizerConfig(vocab_size=args.vocabulary)
+  tokenizer = _Remembered(chosen_tokenizer.make_tokenizer(config, solutions))
   examples, counts = encoding.prm_examples(
     solutions,
     tokenizer,

@@ -19,7 +19,7 @@ import jax
 import results
 
 from prm_jax.plan import compile as plan_compile
-from prm_jax.plan import plan_tables as plan_tables
+from prm_jax.plan import plan_tables
 from prm_jax.plan import runs
 from prm_jax.plan import topologies
 from prm_jax.reports import plot

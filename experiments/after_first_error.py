@@ -28,8 +28,8 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.demo import demo_run as demo_run
-from prm_jax.demo import demo_run_config as demo_run_config
+from prm_jax.demo import demo_run
+from prm_jax.demo import demo_run_config
 from prm_jax.evaluation import step_metrics
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment

@@ -25,10 +25,10 @@ import jax
 import labelling_testbed as testbed
 import ml_collections
 
-from prm_jax.demo import demo_run as demo_run
-from prm_jax.demo import demo_run_config as demo_run_config
+from prm_jax.demo import demo_run
+from prm_jax.demo import demo_run_config
 from prm_jax.evaluation import step_metrics
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files

@@ -27,8 +27,8 @@ import ml_collections
 
 from prm_jax import errors
 from prm_jax.demo import comparison
-from prm_jax.demo import demo_run as demo_run
-from prm_jax.demo import demo_run_config as demo_run_config
+from prm_jax.demo import demo_run
+from prm_jax.demo import demo_run_config
 from prm_jax.reports import plot
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment

@@ -25,9 +25,9 @@ import numpy as np
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.demo import default_config
-from prm_jax.demo import demo_config as demo_config
-from prm_jax.demo import demo_run as demo_run
-from prm_jax.demo import demo_run_config as demo_run_config
+from prm_jax.demo import demo_config
+from prm_jax.demo import demo_run
+from prm_jax.demo import demo_run_config
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.records import jsonl
 from prm_jax.runtime import environment

@@ -29,7 +29,7 @@ import objectives_arithmetic
 
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.demo import demo_run as demo_run
+from prm_jax.demo import demo_run
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import llm_judge
 from prm_jax.policy import rollout_engine

@@ -41,7 +41,7 @@ from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.labelling import prefix_rollouts
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.policy import sampler as sampler_lib

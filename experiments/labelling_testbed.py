@@ -27,9 +27,9 @@ import objectives_arithmetic
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.demo import demo_config as demo_config
-from prm_jax.demo import demo_run as demo_run
-from prm_jax.demo import demo_run_config as demo_run_config
+from prm_jax.demo import demo_config
+from prm_jax.demo import demo_run
+from prm_jax.demo import demo_run_config
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import llm_judge
 from prm_jax.policy import rollout_engine as engine_lib
@@ -42,7 +42,7 @@ from prm_jax.runtime import outputs
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.testbed import arithmetic
 from prm_jax.testbed import judge as testbed_judge
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 from prm_jax.training import train_run
 from prm_jax.training import train_run_config
 
@@ -204,7 +204,7 @@ def build(
   texts = [x for s in inputs.base[:2_000] for x in (s.problem, *s.steps)]
   inputs = dataclasses.replace(
     inputs,
-    tokenizer=tokenizer_lib.train_sentencepiece(
+    tokenizer=tokenizer_files.train_sentencepiece(
       [*texts, " ".join(judge_prompts.DIAL_WORDS)],
       config.vocabulary,
       model_type="word",

@@ -29,9 +29,9 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.demo import demo_config as demo_config
-from prm_jax.demo import demo_run as demo_run
-from prm_jax.demo import demo_run_config as demo_run_config
+from prm_jax.demo import demo_config
+from prm_jax.demo import demo_run
+from prm_jax.demo import demo_run_config
 from prm_jax.evaluation import processbench_metrics
 from prm_jax.evaluation import step_metrics
 from prm_jax.policy import sampler as sampler_lib
@@ -40,6 +40,7 @@ from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
+from prm_jax.scoring import saved as saved_lib
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.testbed import arithmetic
 from prm_jax.training import train_run
@@ -185,7 +186,7 @@ def _points_of_seed(
       init_from=base,
     )
     train_s = time.perf_counter() - start
-    scorer = scorer_lib.load(workdir / name)
+    scorer = saved_lib.load(workdir / name)
     point = dict(
       seed=seed,
       objective=name,

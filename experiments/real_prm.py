@@ -34,6 +34,7 @@ import numpy as np
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.evaluation import step_metrics
+from prm_jax.records import corpus as corpus_lib
 from prm_jax.records import sources as sources_lib
 from prm_jax.rows import encoded_cache
 from prm_jax.runtime import config_files
@@ -151,7 +152,7 @@ class Data:
 
 
 def read_data(c: ml_collections.ConfigDict) -> Data:
-  corpus = sources_lib.load(train_run_config.sources_of(c.data))
+  corpus = corpus_lib.load(train_run_config.sources_of(c.data))
   tests = {HELD_OUT: list(corpus.held_out)}
   for name, source in TESTS.items():
     tests[name] = sources_lib.read_sources([source])

@@ -39,7 +39,7 @@ from prm_jax.evaluation import step_metrics
 from prm_jax.records import sources as sources_lib
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
-from prm_jax.scoring import scorer as scorer_lib
+from prm_jax.scoring import saved
 
 GSM8K_TRAIN = "gsm8k/train.jsonl.gz"
 POOL = "best_of_n/gsm8k_pool_0000_0999.jsonl.gz"
@@ -354,7 +354,7 @@ def probe(results: pathlib.Path, workdir: pathlib.Path) -> None:
   for path in sorted(results.glob("*-?.json")):
     output = path.with_suffix(".probe.json")
     if not output.exists():
-      scorer = scorer_lib.load(workdir / path.stem, layout="tree")
+      scorer = saved.load(workdir / path.stem, layout="tree")
       scores = [x.scores for x in scorer.score(spoiled)]
       files.write_json(output, seen(scores, spoiled))
     print(f"{path.stem}: {files.read_json(output)}", flush=True)

@@ -26,7 +26,7 @@ import numpy as np
 from scipy import stats
 
 from prm_jax import voting
-from prm_jax.demo import demo_run as demo_run
+from prm_jax.demo import demo_run
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.records import jsonl
 from prm_jax.reports import html
@@ -35,14 +35,14 @@ from prm_jax.rl import credit
 from prm_jax.rl import hacking_monitor
 from prm_jax.rl import policy_losses
 from prm_jax.rl import rewards as rewards_lib
-from prm_jax.rl import rl_config as rl_config
-from prm_jax.rl import rl_run_config as rl_run_config
+from prm_jax.rl import rl_config
+from prm_jax.rl import rl_run_config
 from prm_jax.rl import rollout
 from prm_jax.rl import tasks as problems_lib
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import config_files
 from prm_jax.runtime import files
-from prm_jax.scoring import scorer as scorer_lib
+from prm_jax.scoring import saved
 from prm_jax.training import batches
 from prm_jax.training import loop
 from prm_jax.training import optimizer
@@ -427,7 +427,7 @@ def best_of(models: Models, folder: pathlib.Path) -> dict[str, Any]:
     bed.key(7),
   )
   flat = [s for row in rows for s in row]
-  scores = scorer_lib.load(pathlib.Path(models.prm)).score(flat)
+  scores = saved.load(pathlib.Path(models.prm)).score(flat)
   shape = len(rows), len(rows[0])
   right = np.array([bool(s.outcome) for s in flat]).reshape(shape)
   ranked = np.array(voting.ranking_scores(scores, "min"))

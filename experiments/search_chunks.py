@@ -65,10 +65,11 @@ from prm_jax.policy import sampler as sampler_lib
 from prm_jax.records import jsonl
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
-from prm_jax.scoring import scorer as scorer_lib
+from prm_jax.scoring import saved
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import chunks
 from prm_jax.search import engine
+from prm_jax.search import own_models
 from prm_jax.search import rules
 from prm_jax.search import search_limits as limits_lib
 from prm_jax.search import search_models
@@ -244,16 +245,14 @@ def of_seed(folder: pathlib.Path, seed: int, sizes: Sizes) -> dict[str, Arrays]:
   small, large = (
     sampler_lib.load(folder / name) for name in ("small", "large")
   )
-  by_step = search_models.of_sampler(
+  by_step = own_models.of_sampler(
     small, SAMPLING, max_step_tokens=24, seed=seed, slots=128
   )
   by_chunk = chunks.of_sampler(
     small, SAMPLING, chunk_tokens=CHUNK_TOKENS, seed=seed, slots=128
   )
-  of_large = search_models.of_sampler(large, SAMPLING, seed=seed, slots=128)
-  prm = search_models.of_scorer(
-    scorer_lib.load(folder / "prm"), aggregate="product"
-  )
+  of_large = own_models.of_sampler(large, SAMPLING, seed=seed, slots=128)
+  prm = own_models.of_scorer(saved.load(folder / "prm"), aggregate="product")
   good = noisy(prm, seed)
   nothing = search_models.Verifier(
     lambda rows: [schema.StepScores((0.5,) * len(s.steps)) for s in rows]

@@ -15,11 +15,12 @@ import jax
 import ml_collections
 
 from prm_jax import schema
-from prm_jax.demo import demo_run as demo_run
-from prm_jax.demo import demo_run_config as demo_run_config
+from prm_jax.demo import demo_run
+from prm_jax.demo import demo_run_config
 from prm_jax.records import jsonl
 from prm_jax.runtime import config_files
 from prm_jax.scoring import scorer as scorer_lib
+from prm_jax.search import own_models
 from prm_jax.search import search_models
 from prm_jax.training import train_run
 
@@ -126,11 +127,11 @@ def build(
     scorers["full"] = train("prm", solutions)
   return Models(
     problems=inputs.test,
-    policy=search_models.of_sampler(
+    policy=own_models.of_sampler(
       policy, config.sampling(config.temperature), seed=seed, slots=256
     ),
     scorers={name: scorer.score for name, scorer in scorers.items()},
-    verifier=lambda name, aggregate: search_models.of_scorer(
+    verifier=lambda name, aggregate: own_models.of_scorer(
       scorers[name], aggregate=aggregate, cache_tokens=131_072
     ),
     max_tokens=config.max_new_tokens,

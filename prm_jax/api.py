@@ -23,6 +23,7 @@ from prm_jax.huggingface import hub
 from prm_jax.huggingface import import_model
 from prm_jax.jobs import references
 from prm_jax.labelling import monte_carlo
+from prm_jax.models import kinds
 from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.policy import sampler
 from prm_jax.policy import sampling as sampling_lib
@@ -30,8 +31,8 @@ from prm_jax.runtime import arguments
 from prm_jax.runtime import files
 from prm_jax.runtime import forks
 from prm_jax.runtime import verbs
+from prm_jax.scoring import saved
 from prm_jax.scoring import scorer
-from prm_jax.training import programs
 
 
 @arguments.checked
@@ -73,10 +74,10 @@ def load(
   if not is_ours and (folder / "config.json").exists():
     return _load_published(folder, step, compute_dtype)
   description = model_json.read_description(folder)
-  kind = programs.named(description.program, folder / model_json.DESCRIPTION)
+  kind = kinds.named(description.program, folder / model_json.DESCRIPTION)
   if kind.writes:
     return sampler.load(folder, step, compute_dtype=compute_dtype)
-  return scorer.load(folder, step, compute_dtype=compute_dtype)
+  return saved.load(folder, step, compute_dtype=compute_dtype)
 
 
 def _load_published(
@@ -90,13 +91,13 @@ def _load_published(
   with tempfile.TemporaryDirectory() as temporary:
     target = pathlib.Path(temporary) / "model"
     imported = import_model.import_folder(folder, target)
-    if programs.KINDS[imported.description.program].writes:
+    if kinds.KINDS[imported.description.program].writes:
       raise errors.InputError(
         f"{folder}: holds a language model without a score head; sampling"
         " from it isn't supported yet; `prm-jax import --template=NAME` reads"
         " one as a PRM"
       )
-    return scorer.load(target, compute_dtype=compute_dtype)
+    return saved.load(target, compute_dtype=compute_dtype)
 
 
 @arguments.checked

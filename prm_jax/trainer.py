@@ -21,7 +21,7 @@ if TYPE_CHECKING:
   import ml_collections
 
   from prm_jax.policy import sampler as sampler_lib
-  from prm_jax.rl import rl_run_config as rl_run_config
+  from prm_jax.rl import rl_run_config
   from prm_jax.scoring import scorer as scorer_lib
   from prm_jax.training import train_run_config
 
@@ -77,7 +77,7 @@ class Train(verbs.Verb):
         return train_run_config
       # No other training waits for its sampler, rewards and servers: they take
       # a tenth of the time of all imports.
-      from prm_jax.rl import rl_run_config as rl_run_config
+      from prm_jax.rl import rl_run_config
 
       return rl_run_config
 
@@ -159,7 +159,7 @@ class Train(verbs.Verb):
     from prm_jax.reports import html
     from prm_jax.reports import rl_page
     from prm_jax.reports import rl_records
-    from prm_jax.rl import rl_run_config as rl_run_config
+    from prm_jax.rl import rl_run_config
     from prm_jax.runtime import distributed
 
     if distributed.number() > 1:

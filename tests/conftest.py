@@ -116,7 +116,7 @@ def equal_programs():
 
   So a run and its resume share a trace here; in `make faults` they don't.
   """
-  from prm_jax.rl import rl_program as rl_program
+  from prm_jax.rl import rl_program
   from prm_jax.training import train_config
 
   def once(make):

@@ -15,7 +15,7 @@ _PACKING = dict(
 
 def run(program="prm", **fields) -> train_config.TrainConfig:
   """Returns a run; fields: of TrainConfig, its packing and its objective."""
-  kind = programs.KINDS[program].objective
+  kind = programs.TRAINED[program].objective
   own = {f.name for f in dataclasses.fields(kind)}
   if "labels" not in own:  # what tests give all programs alike
     fields.pop("labels", None)

@@ -14,6 +14,7 @@ from tokenizers import pre_tokenizers
 from tokenizers import trainers
 
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 NAMES = (
   *("<extra_0>", "ки", "<sep>", "<s>", "</s>", "<unk>", "<pad>"),
@@ -162,21 +163,23 @@ def byte_fallback_json(name: str) -> str:
 
 _MAKE = {
   "bytes": tokenizer_lib.Bytes,
-  "sentencepiece_bpe": lambda: tokenizer_lib.train_sentencepiece(LESSONS, 320),
-  "sentencepiece_word": lambda: tokenizer_lib.train_sentencepiece(
+  "sentencepiece_bpe": lambda: tokenizer_files.train_sentencepiece(
+    LESSONS, 320
+  ),
+  "sentencepiece_word": lambda: tokenizer_files.train_sentencepiece(
     LESSONS, 64, model_type="word"
   ),
-  "byte_level": lambda: tokenizer_lib.HuggingFace(
+  "byte_level": lambda: tokenizer_files.HuggingFace(
     _byte_level(),
     bos="<|endoftext|>",
     eos="<|im_end|>",
     separator="<extra_0>",
   ),
-  "byte_level_unnamed": lambda: tokenizer_lib.HuggingFace(_byte_level()),
-  "unigram": lambda: tokenizer_lib.HuggingFace(
+  "byte_level_unnamed": lambda: tokenizer_files.HuggingFace(_byte_level()),
+  "unigram": lambda: tokenizer_files.HuggingFace(
     _unigram(), bos="<s>", eos="</s>", separator="ки"
   ),
-  "word_level": lambda: tokenizer_lib.HuggingFace(_word_level(), eos="</s>"),
+  "word_level": lambda: tokenizer_files.HuggingFace(_word_level(), eos="</s>"),
 }
 TOKENIZERS = tuple(_MAKE)
 

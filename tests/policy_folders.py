@@ -17,7 +17,7 @@ from tokenizers import pre_tokenizers
 from tokenizers import processors
 from tokenizers import trainers
 
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 LLAMA = (
@@ -146,10 +146,10 @@ def names(family: str) -> dict[str, str]:
 
 
 @functools.cache
-def tokenizer(family: str) -> tokenizer_lib.HuggingFace:
+def tokenizer(family: str) -> tokenizer_files.HuggingFace:
   """Returns our tokenizer of a family."""
   special = names(family)
-  return tokenizer_lib.HuggingFace(
+  return tokenizer_files.HuggingFace(
     json_of(family), bos=special.get("bos_token"), eos=special["eos_token"]
   )
 

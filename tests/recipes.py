@@ -17,7 +17,7 @@ from tokenizers import normalizers
 from tokenizers import pre_tokenizers
 from tokenizers import trainers
 
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 LESSONS = [
   "Janet has 3 eggs and buys 12 more. How many eggs has she now?\n",
@@ -102,14 +102,14 @@ def json_of(name: str) -> str:
 
 
 @functools.cache
-def tokenizer(name: str) -> tokenizer_lib.HuggingFace:
+def tokenizer(name: str) -> tokenizer_files.HuggingFace:
   """Returns our tokenizer of that text."""
   names = dict(
     qwen=dict(eos="<|im_end|>"),
     llama_3=dict(bos="<|begin_of_text|>", eos="<|eot_id|>"),
     llama_2=dict(bos="<s>", eos="</s>"),
   )
-  return tokenizer_lib.HuggingFace(json_of(name), **names[name])
+  return tokenizer_files.HuggingFace(json_of(name), **names[name])
 
 
 @functools.cache

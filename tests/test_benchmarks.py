@@ -15,7 +15,7 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.demo import demo_run_config as demo_run_config
+from prm_jax.demo import demo_run_config
 from prm_jax.models import sharding
 from prm_jax.plan import topologies
 from prm_jax.policy import drawing

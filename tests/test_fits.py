@@ -8,7 +8,7 @@ import jax
 from jax import numpy as jnp
 import pytest
 
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.plan import planned_memory
 from prm_jax.plan import topologies
 from prm_jax.rows import packing

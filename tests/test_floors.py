@@ -13,16 +13,27 @@ import prm_jax
 ROOT = pathlib.Path(prm_jax.__file__).parent
 HERE = "prm_jax"
 
-# The folders in the order in which they may import each other: a folder
-# imports those before it, and the files of its own without a circle
-# (docs/architecture.md). The first are files of the package's root.
-FOLDERS = (
-  *(HERE, "errors", "schema", "client", "batch", "voting"),
-  *("runtime", "grading", "data", "jobs", "environments", "models"),
-  *("checkpoints", "training", "inference", "labelling", "testbed", "plan"),
-  *("search", "serving", "rl", "evaluation", "huggingface", "device_check"),
+# Three rings: what a model, its text and its training are; what is done with
+# them; what meets other people's files, programs and screens. A folder, or a
+# file of the root, imports those before it in this order, and the files of its
+# own without a circle (docs/architecture.md). So core imports no method, and
+# neither of them an edge.
+CORE = (
+  *(HERE, "_version", "errors", "schema", "batch", "voting", "client"),
+  *("runtime", "text", "records", "rows", "models", "checkpoints", "training"),
+  *("scoring", "policy"),
+)
+METHODS = (
+  *("grading", "jobs", "environments", "search", "evaluation", "labelling"),
+  *("testbed", "rl"),
+)
+EDGES = (
+  *("datasets", "remote", "plan", "huggingface", "serving", "device_check"),
   *("integrations", "reports", "demo", "trainer", "cli", "api", "__main__"),
 )
+FOLDERS = CORE + METHODS + EDGES
+# Of what a module stands on there is no more than this.
+MAX_REACH = {"scoring.scorer": 35, "search.engine": 50}
 # At the root: what everything else is made of, and what a user meets first.
 MAX_ROOT_FILES = 7
 NOT_COUNTED = (HERE, "__main__", "_version")

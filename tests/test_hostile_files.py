@@ -29,7 +29,7 @@ from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.datasets import tfds_records
 from prm_jax.datasets.formats import processbench
-from prm_jax.demo import demo_run as demo_run
+from prm_jax.demo import demo_run
 from prm_jax.device_check import check_results
 from prm_jax.evaluation import prmbench_metrics
 from prm_jax.huggingface import chat_templates
@@ -42,13 +42,13 @@ from prm_jax.huggingface import safetensors_io
 from prm_jax.huggingface import token_names
 from prm_jax.jobs import journal
 from prm_jax.jobs import step_scores
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.plan import budgets
 from prm_jax.records import array_record
+from prm_jax.records import chosen_tokenizer
 from prm_jax.records import dataset_folders
 from prm_jax.records import jsonl
 from prm_jax.records import record_files
-from prm_jax.records import sources
 from prm_jax.remote import endpoint as endpoint_lib
 from prm_jax.remote import replies
 from prm_jax.remote import reply_journal
@@ -65,6 +65,7 @@ from prm_jax.text import foreign_tokenizers
 from prm_jax.text import policy_templates
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 from prm_jax.text import tokenizer_worker
 from prm_jax.text import trial_texts
 from prm_jax.training import train_run
@@ -215,12 +216,12 @@ def test_tokenizers(tmp_path):
   tokenizer = tokenizers.Tokenizer(model)
   tokenizer.add_special_tokens(["<s>"])
   hostile_json.check(
-    lambda path: tokenizer_lib.HuggingFace(path.read_text(), path=path),
+    lambda path: tokenizer_files.HuggingFace(path.read_text(), path=path),
     tmp_path / "tokenizer.json",
     json.loads(tokenizer.to_str()),
   )
   hostile_json.check(
-    tokenizer_lib._special_names,
+    tokenizer_files._special_names,
     tmp_path / "tokenizer_config.json",
     dict(bos_token="a", eos_token=dict(content="b")),
   )
@@ -570,10 +571,10 @@ def _pipes(folder: pathlib.Path):
     "model.json": lambda: model_json.read_description(
       pipe("model.json").parent
     ),
-    "tokenizer": lambda: sources.make_tokenizer(
-      sources.TokenizerConfig(kind="file", path=str(pipe("t.model"))), []
+    "tokenizer": lambda: chosen_tokenizer.make_tokenizer(
+      chosen_tokenizer.TokenizerConfig(kind="file", path=str(pipe("t.model"))), []
     ),
-    "saved tokenizer": lambda: tokenizer_lib.load(
+    "saved tokenizer": lambda: tokenizer_files.load(
       pipe("t.model").parent,
       dict(kind="sentencepiece", file="t.model", sha256="x"),
     ),
@@ -660,7 +661,7 @@ def test_a_foreign_tokenizer_that_texts_set_off_is_refused_in_one_line(
   changes, message = BOMBS[name]
   (tmp_path / "tokenizer.json").write_text(_tokenizer_json(**changes))
   with pytest.raises(errors.InputError) as e:
-    tokenizer_lib.from_folder(tmp_path)
+    tokenizer_files.from_folder(tmp_path)
   assert f"tokenizer.json: a tokenizer that {message}" in str(e.value)
   assert "\n" not in str(e.value)
   assert not capfd.readouterr().err, "what the library says isn't shown"
@@ -708,7 +709,7 @@ def test_no_text_is_multiplied_by_rules_of_replacement(
   changes = dict(normalizer=_rules(*rules))
   (tmp_path / "tokenizer.json").write_text(_tokenizer_json(**changes))
   with pytest.raises(errors.InputError) as e:
-    tokenizer_lib.from_folder(tmp_path)
+    tokenizer_files.from_folder(tmp_path)
   assert "may make" in str(e.value) or "can't be used" in str(e.value)
 
 
@@ -733,7 +734,7 @@ def test_a_tokenizer_without_a_token_for_letters_is_used(tmp_path):
   ).items():
     (tmp_path / name).mkdir()
     tokenizer.save(str(tmp_path / name / "tokenizer.json"))
-    found = tokenizer_lib.from_folder(tmp_path / name)
+    found = tokenizer_files.from_folder(tmp_path / name)
     assert found.encode("2") == [1]
     with pytest.raises(errors.InputError, match="fails on 'ab'"):
       found.encode("ab")
@@ -749,7 +750,7 @@ def test_a_tokenizer_json_of_countless_lists_fills_no_memory(
   path = tmp_path / "tokenizer.json"
   path.write_text("[" + "[]," * (8 << 20) + "[]]")
   with pytest.raises(errors.InputError, match="can't be used in 60 s"):
-    tokenizer_lib.from_folder(tmp_path)
+    tokenizer_files.from_folder(tmp_path)
 
 
 def test_the_tokenizer_of_an_export_is_tried_too(tmp_path, monkeypatch):
@@ -766,7 +767,7 @@ def test_the_tokenizer_of_an_export_is_tried_too(tmp_path, monkeypatch):
 
 def test_a_text_that_sets_a_tokenizer_off_later_is_refused_by_its_record():
   """No trial has every text; `tokenizers` itself gives up, with a panic."""
-  tokenizer = tokenizer_lib.HuggingFace(_tokenizer_json(pattern="(q|qq)+$"))
+  tokenizer = tokenizer_files.HuggingFace(_tokenizer_json(pattern="(q|qq)+$"))
   assert tokenizer.encode("So x = 4.")
   solution = schema.Solution("gsm8k/7", "p", ("q" * 99 + "!",))
   config = encoding.EncodingConfig()
@@ -783,6 +784,6 @@ def test_an_ordinary_tokenizer_is_tried_once(tmp_path, monkeypatch):
     (tmp_path / name).mkdir()
     path = tmp_path / name / "tokenizer.json"
     path.write_text(_tokenizer_json(padding=None) + "\n\n")
-    tokenizer_lib.from_folder(tmp_path / name)
-    tokenizer_lib.from_folder(tmp_path / name)
+    tokenizer_files.from_folder(tmp_path / name)
+    tokenizer_files.from_folder(tmp_path / name)
   assert len(runs) == 1

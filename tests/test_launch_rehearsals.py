@@ -23,9 +23,9 @@ import small_config
 import xla_flags
 
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import parameters
 from prm_jax.records import jsonl
 from prm_jax.testbed import arithmetic
-from prm_jax.training import programs
 
 # Processes and clocks: make faults.
 pytestmark = pytest.mark.faults
@@ -348,7 +348,7 @@ def test_the_trainer_ends_on_three_slices_as_on_one(stage):
   assert len(losses(whole)) == 120
   assert losses(stage.workdir) == losses(whole)
   one, other = (
-    model_json.fingerprint(folder, programs.load_params(folder))
+    model_json.fingerprint(folder, parameters.load_params(folder))
     for folder in (stage.workdir, whole)
   )
   assert one == other

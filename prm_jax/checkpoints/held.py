@@ -21,11 +21,12 @@ import numpy as np
 
 from prm_jax.checkpoints import leaves
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import parameters
 from prm_jax.checkpoints import saves
+from prm_jax.models import kinds
 from prm_jax.models import matmul
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
-from prm_jax.training import programs
 
 Params = Any
 
@@ -50,11 +51,11 @@ def load(
   """
   dtype = "float32" if model.compute_dtype == "float32" else None
   on_cpu = jax.default_backend() == "cpu"
-  apart = programs.KINDS[description.program].writes
+  apart = kinds.KINDS[description.program].writes
   if not apart and dtype is None and on_cpu:
     held = saves.types(folder).values()
     apart = any(x != np.float32 for x in held)
-  params = programs.load_params(
+  params = parameters.load_params(
     folder, description, step=step, dtype=dtype, apart=apart
   )
   if apart and on_cpu and model.compute_dtype == "bfloat16":

@@ -19,11 +19,12 @@ from prm_jax import voting
 from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import sampling_defaults
 from prm_jax.models import matmul
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.runtime import files
 from prm_jax.text import encoding
 from prm_jax.text import segmenters
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 FORMAT = 1
 
@@ -231,7 +232,7 @@ def read_tokenizer(
     InputError: Its file is another one, or its description is damaged.
   """
   try:
-    return tokenizer_lib.load(pathlib.Path(folder), description.tokenizer)
+    return tokenizer_files.load(pathlib.Path(folder), description.tokenizer)
   except errors.InputError:
     raise
   except (KeyError, TypeError, ValueError) as e:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import agreement
-from prm_jax.records import sources
+from prm_jax.records import identity
 from prm_jax.text import messages
 
 Merge = Literal["each", "vote", "mean"]
@@ -53,7 +53,7 @@ def judgement(solution: schema.Solution) -> agreement.Judgement | None:
   return agreement.Judgement(
     str(name),
     key(solution),
-    sources.problem_digest(solution.problem),
+    identity.problem_digest(solution.problem),
     agreement.values_of(solution),
   )
 

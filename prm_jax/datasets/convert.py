@@ -21,9 +21,10 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.datasets import annotators
 from prm_jax.datasets import decontamination
-from prm_jax.datasets import formats
 from prm_jax.datasets.formats import prmbench
 from prm_jax.records import fields
+from prm_jax.records import formats
+from prm_jax.records import identity
 from prm_jax.records import sources
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
@@ -382,8 +383,8 @@ def divided(
   sizes: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
   banned: dict[str, str] = {}
   for solution in progress.through("split", solutions):
-    key = sources.problem_key(solution.problem)
-    is_test = sources.share(solution.problem) < share
+    key = identity.problem_key(solution.problem)
+    is_test = identity.share(solution.problem) < share
     if not is_test and against is not None and key in against.by_key:
       banned.setdefault(key, solution.id)
       left_out["solutions of problems of the given test sets"] += 1
@@ -405,9 +406,9 @@ def divided(
       )
 
   def side_of(solution: schema.Solution) -> str | None:
-    if sources.share(solution.problem) < share:
+    if identity.share(solution.problem) < share:
       return "test"
-    return None if sources.problem_key(solution.problem) in banned else "train"
+    return None if identity.problem_key(solution.problem) in banned else "train"
 
   done = Split(
     train=(sizes[False].total(), len(sizes[False])),

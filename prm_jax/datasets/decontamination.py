@@ -18,7 +18,7 @@ import re
 import unicodedata
 
 from prm_jax import schema
-from prm_jax.records import sources
+from prm_jax.records import identity
 
 NUM_WORDS = 13
 MIN_SHARE = 0.6
@@ -62,7 +62,7 @@ def index(solutions: Iterable[schema.Solution]) -> Index:
   """Returns the index of the problems of a test set."""
   tests = Index([], [], {}, {})
   for solution in solutions:
-    key = sources.problem_key(solution.problem)
+    key = identity.problem_key(solution.problem)
     if key in tests.by_key:
       continue
     number = tests.by_key[key] = len(tests.ids)
@@ -76,7 +76,7 @@ def index(solutions: Iterable[schema.Solution]) -> Index:
 
 def find(problem: str, tests: Index) -> Overlap | None:
   """Returns the test problem that overlaps most with a problem, or None."""
-  number = tests.by_key.get(sources.problem_key(problem))
+  number = tests.by_key.get(identity.problem_key(problem))
   if number is not None:
     return Overlap(tests.ids[number], 1.0, is_equal=True)
   words = _words(problem)

@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.records import sources
+from prm_jax.records import identity
 from prm_jax.runtime import progress
 from prm_jax.runtime import terminal
 from prm_jax.text import encoding
@@ -148,8 +148,8 @@ def stats(
 ) -> str:
   """Returns counts of solutions, steps, targets and lengths, as text."""
   texts = {s.problem for s in solutions}
-  problems = sources.problems_text(
-    len({sources.problem_key(text) for text in texts}), len(texts)
+  problems = identity.problems_text(
+    len({identity.problem_key(text) for text in texts}), len(texts)
   )
   steps = [len(s.steps) for s in solutions]
   outcomes = Counter(s.outcome for s in solutions)

@@ -23,18 +23,20 @@ from prm_jax.datasets import decontamination
 from prm_jax.datasets.formats import step_numbers
 from prm_jax.evaluation import agreement
 from prm_jax.evaluation import agreement_texts
+from prm_jax.records import identity
 from prm_jax.records import sources
 from prm_jax.runtime import progress
 from prm_jax.runtime import terminal
 from prm_jax.text import encoding
 from prm_jax.text import messages
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 # What the public recipes look for in a text: Qwen's and Math-Shepherd's step
 # tags, the blank lines that Qwen's and RLHFlow's recipes split at, and names
 # of control tokens, ours among them.
 SEPARATORS = (
-  *("<extra_0>", "ки", "\n\n", tokenizer_lib.SEPARATOR_PIECE),
+  *("<extra_0>", "ки", "\n\n", tokenizer_files.SEPARATOR_PIECE),
   *("</s>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>"),
 )
 
@@ -210,7 +212,7 @@ def _check_texts(solution, targets, tally: _Tally) -> None:
 
 def _check_problem(solution, against, tally: _Tally) -> None:
   """Notes a new problem that overlaps with one of the test set."""
-  key = sources.problem_key(solution.problem)
+  key = identity.problem_key(solution.problem)
   if key not in tally.problems:
     overlap = against and decontamination.find(solution.problem, against)
     tally.problems[key] = bool(overlap and overlap.is_equal)
@@ -244,7 +246,7 @@ def _check_labels(solution, targets, tally: _Tally) -> None:
     tally.outcomes, digest.digest(), solution.outcome
   ):
     tally.note("outcome_conflicts", solution.id)
-  row = sources.record_digest(solution)
+  row = identity.record_digest(solution)
   if row in tally.rows:
     tally.note("equal_solutions", solution.id)
   tally.rows.add(row)
@@ -364,7 +366,7 @@ def table(results: dict[str, Any]) -> str:
   results may also have "left_out", counts by reason.
   """
   targets = results["targets"]
-  problems = sources.problems_text(
+  problems = identity.problems_text(
     results["problems"], results["problem_texts"]
   )
   lines = [

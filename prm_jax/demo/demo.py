@@ -87,7 +87,7 @@ class Demo(verbs.Verb):
     Raises:
       InputError: The config can't be used, or the workdir holds another run.
     """
-    from prm_jax.demo import demo_run as demo_run
+    from prm_jax.demo import demo_run
     from prm_jax.demo import demo_run_config
     from prm_jax.runtime import environment
 

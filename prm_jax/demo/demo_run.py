@@ -30,7 +30,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.demo import comparison
-from prm_jax.demo import demo_config as demo_config
+from prm_jax.demo import demo_config
 from prm_jax.labelling import monte_carlo
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.records import jsonl
@@ -43,6 +43,7 @@ from prm_jax.runtime import progress as progress_lib
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.testbed import arithmetic
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 from prm_jax.training import train_run
 
 _logger = logging.getLogger(__name__)
@@ -147,7 +148,7 @@ def draw_inputs(config: demo_config.DemoConfig, seed: int) -> Inputs:
     annotated=annotated,
     train=problems(config.train_problems, "train", random=for_train),
     test=problems(config.test_problems, config.test_split, random=for_test),
-    tokenizer=tokenizer_lib.train_sentencepiece(
+    tokenizer=tokenizer_files.train_sentencepiece(
       texts, config.vocabulary, model_type="word"
     ),
   )

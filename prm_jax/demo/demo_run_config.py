@@ -6,8 +6,8 @@ import dataclasses
 
 import ml_collections
 
-from prm_jax.demo import demo_config as demo_config
-from prm_jax.demo import demo_run as demo_run
+from prm_jax.demo import demo_config
+from prm_jax.demo import demo_run
 from prm_jax.runtime import config_files
 from prm_jax.testbed import arithmetic
 from prm_jax.training import train_run_config

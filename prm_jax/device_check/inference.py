@@ -19,7 +19,7 @@ from prm_jax.device_check import speed
 from prm_jax.device_check import timing
 from prm_jax.device_check import update_checks
 from prm_jax.device_check import workloads
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.policy import sampler
 from prm_jax.scoring import scorer

@@ -16,7 +16,7 @@ from prm_jax.device_check import shapes
 from prm_jax.device_check import timing
 from prm_jax.device_check import workloads
 from prm_jax.models import attention
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 
 # One solution a row, whole solutions, and trees of alternatives.
 ROWS = ("causal", "packed", "tree")

@@ -17,7 +17,7 @@ from prm_jax.device_check import check_results
 from prm_jax.device_check import chip_limits
 from prm_jax.device_check import workloads
 from prm_jax.models import attention
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
 from prm_jax.policy import rollout_engine as engine_lib

@@ -8,7 +8,7 @@ import functools
 from typing import NamedTuple
 
 from prm_jax.device_check import check_results
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 
 # Qwen2.5's shapes: those of experiments/prm800k_qwen2_5_math_*.py (a test), and
 # one that a CPU can do.

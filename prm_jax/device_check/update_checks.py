@@ -14,7 +14,7 @@ import numpy as np
 
 from prm_jax import batch as batch_lib
 from prm_jax.device_check import shapes
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.plan import planned_memory
 from prm_jax.training import optimizer as optimizer_lib

@@ -13,7 +13,6 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.datasets.formats import processbench
 from prm_jax.jobs import step_scores as scores_lib
 from prm_jax.records import fields
 from prm_jax.runtime import files
@@ -75,4 +74,4 @@ def _labels(
       f'{where}: has no "label", the first wrong step from 0 or -1 for none; add'
       " it, or give `input`, the files with the labels"
     )
-  return processbench.labels_of(record, where, num_steps)
+  return fields.labels_of(record, where, num_steps)

@@ -17,7 +17,6 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.datasets.formats import tool_prm_bench
 from prm_jax.evaluation import bootstrap
 from prm_jax.evaluation import processbench_metrics
 from prm_jax.evaluation import step_metrics
@@ -157,7 +156,7 @@ def evaluate_pairs(
   """
   pairs: dict[tuple[str, Any], dict[str, int]] = {}
   for i, solution in enumerate(solutions):
-    if solution.extra.get("choice") in tool_prm_bench.CHOICES:
+    if solution.extra.get("choice") in ("chosen", "rejected"):
       key = solution.source, solution.extra.get("pair")
       pairs.setdefault(key, {})[solution.extra["choice"]] = i
   whole = {k: x for k, x in pairs.items() if len(x) == 2}

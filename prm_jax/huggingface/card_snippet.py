@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 from prm_jax import schema
 from prm_jax.huggingface import card_scoring
 from prm_jax.huggingface import token_names
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.text import encoding
 from prm_jax.text import policy_templates
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 _Parts = Sequence[templates.TemplatePart]
 
@@ -176,7 +177,7 @@ def _encoder(
   """Returns the imports and the lines that define `encode`."""
   if isinstance(tokenizer, tokenizer_lib.Bytes):
     return (), (_def('list(text.encode("utf-8", "replace"))'),)
-  if isinstance(tokenizer, tokenizer_lib.SentencePiece):
+  if isinstance(tokenizer, tokenizer_files.SentencePiece):
     load = 'sentencepiece.SentencePieceProcessor("HERE/tokenizer.model")'
     lines = (f"tokenizer = {load}", _def("tokenizer.encode(text)"))
     return ("import sentencepiece",), lines

@@ -164,15 +164,15 @@ class Import(verbs.Verb):
     Raises:
       InputError: As of a call, or the model differs from transformers'.
     """
-    from prm_jax.training import programs
+    from prm_jax.models import kinds
 
     imported, source, base = self._imported()
     described = imported.description
     template = described.encoding["template"]
     kind = "a policy, or what a training run starts from"
-    if described.program not in programs.POLICIES:
+    if described.program not in kinds.POLICIES:
       name = "native" if template is None else template["name"]
-      kind = f"{programs.with_article(described.program)}, read as {name}"
+      kind = f"{kinds.with_article(described.program)}, read as {name}"
     elif template is not None:
       kind = f"a policy, {_prompted(template)}"
     _logger.info(f"{self.to}: {imported.family}, {kind}")
@@ -199,11 +199,11 @@ def _warn_of_temperature(
 ) -> None:
   """Says the default temperature of a chat model whose folder names none."""
   from prm_jax.huggingface import generation_config
+  from prm_jax.models import kinds
   from prm_jax.text import encoding
   from prm_jax.text import policy_templates
-  from prm_jax.training import programs
 
-  if described.program not in programs.POLICIES:
+  if described.program not in kinds.POLICIES:
     return
   template = encoding.saved_encoding(described.encoding, folder).template
   if isinstance(

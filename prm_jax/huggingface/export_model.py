@@ -16,6 +16,7 @@ from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import parameters
 from prm_jax.checkpoints import saves
 from prm_jax.huggingface import card_fields
 from prm_jax.huggingface import card_scoring
@@ -30,8 +31,9 @@ from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import peft_export
 from prm_jax.huggingface import recognise
 from prm_jax.huggingface import rounding
+from prm_jax.models import kinds
 from prm_jax.models import lora
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
@@ -42,7 +44,6 @@ from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
-from prm_jax.training import programs
 
 _CARD = card_fields.NAME
 
@@ -108,7 +109,7 @@ def export_folder(
     card or card_fields.Fields(),
     card_fields.fields_of(source / import_model.ORIGIN, raw),
   )
-  saved = programs.load_params(source, description, step=step, dtype=None)
+  saved = parameters.load_params(source, description, step=step, dtype=None)
   model, params = lora.merge(description.model, saved)
   tokenizer = model_json.read_tokenizer(source, description)
   if dtype is None:
@@ -124,7 +125,7 @@ def export_folder(
       )
     del evaluated
   family = raw.get("model_type") or _family(model, source)
-  program = programs.KINDS[description.program]
+  program = kinds.KINDS[description.program]
   kind, head = heads.tensors(program, name, model, params, source)
   architecture = _architecture(family, kind, source)
   more = _labels(kind, head, raw)
@@ -319,8 +320,8 @@ def _facts(
   model, params, tokenizer = scored
   example, snippet, parts = None, None, {}
   strips, thinking, refuses = False, tuple[str, ...](), tuple[str, ...]()
-  judged = description.judged or programs.KINDS[description.program].judged
-  if not programs.KINDS[description.program].writes:
+  judged = description.judged or kinds.KINDS[description.program].judged
+  if not kinds.KINDS[description.program].writes:
     unlimited = dataclasses.replace(encoding_config, max_tokens=None)
     solution = model_card.EXAMPLE
     encoded = encoding.encode_solution(solution, tokenizer, unlimited)
@@ -360,7 +361,7 @@ def _facts(
     parts={part: parts[part] for part in templates.PARTS if parts},
     example=example,
     snippet=snippet,
-    is_outcome=programs.KINDS[description.program].heads == ("outcome",),
+    is_outcome=kinds.KINDS[description.program].heads == ("outcome",),
     config=config,
     metrics=metrics,
     fields=fields,

@@ -13,6 +13,7 @@ from prm_jax import schema
 from prm_jax.checkpoints import sampling_defaults
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import import_policy
+from prm_jax.models import kinds
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 from prm_jax.text import encoding
@@ -21,8 +22,8 @@ from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 from prm_jax.training import program as program_lib
-from prm_jax.training import programs
 
 # Beside an export of ours: how it is read.
 ENCODING_FILE = "prm_jax.json"
@@ -59,7 +60,7 @@ class How:
 
   @property
   def kind(self) -> program_lib.Kind:
-    return programs.KINDS[self.program]
+    return kinds.KINDS[self.program]
 
   @property
   def template_name(self) -> str:
@@ -80,7 +81,7 @@ def of_export(
   try:
     head = heads.kind_of(config.architecture, tensors.names)
     fields = dict(heads.fields_of(head)) if head else {}
-    kind = programs.named(str(record["program"]), where)
+    kind = kinds.named(str(record["program"]), where)
     if "step" not in kind.heads:
       fields = fields if head in heads.OUTCOME_HEADS else {}
     elif record["step_classes"] == 3:
@@ -115,7 +116,7 @@ def tokenizer_of_export(source: pathlib.Path) -> tokenizer_lib.Tokenizer:
       path = foreign_files.find(source, described["file"])
       if path is not None:
         foreign_tokenizers.check(path)
-    return tokenizer_lib.load(source, described)
+    return tokenizer_files.load(source, described)
   except (KeyError, TypeError) as e:
     raise _damaged(where, e) from None
 

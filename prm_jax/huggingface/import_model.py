@@ -24,7 +24,7 @@ from prm_jax.huggingface import import_policy
 from prm_jax.huggingface import origin_digests
 from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import recognise
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files

@@ -18,6 +18,7 @@ from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 NATIVE = "native"
 # How the step scores of the published models are made one (peers' own code).
@@ -48,7 +49,7 @@ def how_of(
     if not how.kind.writes or template is None:
       _check_template(how.encoding, template, source)
       return how, how_read.tokenizer_of_export(source)
-  tokenizer = tokenizer_lib.from_folder(source)
+  tokenizer = tokenizer_files.from_folder(source)
   encoding_config = _unread(config)
   head = heads.kind_of(config.architecture, tensors.names)
   if head in heads.OUTCOME_HEADS:
@@ -104,7 +105,7 @@ def how_of_policy(
     kept = import_policy.read_saved(source, own, saved.sampling, options)
     if kept is not None:
       return _prompted(saved, kept), how_read.tokenizer_of_export(source)
-  tokenizer = tokenizer_lib.from_folder(source)
+  tokenizer = tokenizer_files.from_folder(source)
   policy = import_policy.read(source, tokenizer, options)
   how = how_read.How("sft", _unread(config), "product", None, {})
   return _prompted(how, policy), tokenizer

@@ -20,14 +20,14 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import model_json
-from prm_jax.models import model_config as model_config
+from prm_jax.models import kinds
+from prm_jax.models import model_config
 from prm_jax.policy import codecs
 from prm_jax.policy import log_likelihood
 from prm_jax.records import jsonl
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.text import encoding
 from prm_jax.text import tokenizer as tokenizer_lib
-from prm_jax.training import programs
 
 # Solutions of school mathematics, right ones and wrong ones.
 SAMPLE = pathlib.Path(__file__).with_name("sample_solutions.jsonl")
@@ -135,7 +135,7 @@ def moved(
   plain = dataclasses.replace(encoding_config, max_tokens=None)
 
   def numbers(params: Any, computing: model_config.ModelConfig) -> np.ndarray:
-    if programs.KINDS[description.program].writes:
+    if kinds.KINDS[description.program].writes:
       ids = [_ids(x, plain, tokenizer, model.vocab_size) for x in solutions]
       log_probs = log_likelihood.of_ids(computing, params, ids)
       return np.concatenate([x[1:] for x in log_probs])
@@ -158,7 +158,7 @@ def _compared(
   description: model_json.Description,
   compute_dtype: str,
 ) -> Moved:
-  writes = programs.KINDS[description.program].writes
+  writes = kinds.KINDS[description.program].writes
   differences = np.abs(new - old)
   crossed = (old < schema.THRESHOLD) != (new < schema.THRESHOLD)
   return Moved(
@@ -187,7 +187,7 @@ def _ids(
   if encoding.num_ids(encoding_config, tokenizer) > vocab_size:
     text = "\n".join((solution.problem, *solution.steps))
     return np.asarray(tokenizer.encode(text), np.int32)
-  template = codecs.template_of(encoding_config)
+  template = encoding.policy_template(encoding_config)
   return codecs.of(template, tokenizer).prompt(solution).tokens
 
 

@@ -11,6 +11,7 @@ from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 from prm_jax.runtime import json_text
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 if TYPE_CHECKING:
   import tokenizers
@@ -106,7 +107,7 @@ def published_ids(
   Raises:
     InputError: `tokenizers` fails, as without a token for a character.
   """
-  whole = tokenizer_lib.encoding_of(
+  whole = tokenizer_files.encoding_of(
     tokenizer,
     text,
     f"{folder / _TOKENIZER}",

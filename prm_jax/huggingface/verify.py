@@ -21,16 +21,17 @@ from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import parameters
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import model_card
 from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import verify_ids
+from prm_jax.models import kinds
 from prm_jax.models import transformer
 from prm_jax.rows import packing
-from prm_jax.scoring import scorer as scorer_lib
+from prm_jax.scoring import saved
 from prm_jax.text import encoding
-from prm_jax.training import programs
 
 SOLUTIONS = (
   model_card.EXAMPLE,
@@ -85,7 +86,7 @@ def compare(
   """
   _require(*["peft"] * (base is not None))
   description = model_json.read_description(checkpoint)
-  if programs.KINDS[description.program].writes:
+  if kinds.KINDS[description.program].writes:
     texts = _texts(checkpoint, description)
     ours = _our_log_probs(checkpoint, description, texts)
     theirs = _their_log_probs(source, base, texts)
@@ -123,7 +124,7 @@ def _our_scores(
   checkpoint: pathlib.Path,
 ) -> tuple[list[_Ids], list[_Ids], list[np.ndarray]]:
   """Returns each solution's ids, the places of its steps, and their scores."""
-  scorer = scorer_lib.load(checkpoint, compute_dtype="float32")
+  scorer = saved.load(checkpoint, compute_dtype="float32")
   unlimited = dataclasses.replace(scorer.encoding, max_tokens=None)
   texts, places = [], []
   for solution in SOLUTIONS:
@@ -154,7 +155,7 @@ def _our_log_probs(
   texts: list[_Ids],
 ) -> list[np.ndarray]:
   """Returns the log-probability of every id but the first, in nats."""
-  params = programs.load_params(checkpoint, description, dtype="float32")
+  params = parameters.load_params(checkpoint, description, dtype="float32")
   plain = dataclasses.replace(description.model, compute_dtype="float32")
   width = packing.padded_length(max(map(len, texts)))
   batch = packing.fill([[packing.branches(x, [])] for x in texts], width)

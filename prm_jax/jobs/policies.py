@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
+import importlib
 import pathlib
+from types import ModuleType
 from typing import Annotated, Any, TYPE_CHECKING
 
 from prm_jax import errors
@@ -23,7 +25,6 @@ from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
 
 if TYPE_CHECKING:
-  from prm_jax import remote
   from prm_jax.policy import sampler
 
 # What runs in the engine at the same time, if nothing else is asked for.
@@ -132,52 +133,6 @@ class Server(verbs.Value):
       names: The names of the options.
     """
     return _given(self, names or [f.name for f in dataclasses.fields(self)])
-
-  def endpoint(self, url: str) -> tuple[remote.Endpoint, remote.Template]:
-    """Returns the endpoint at an address, and its template.
-
-    Args:
-      url: The address.
-
-    Raises:
-      InputError: An option is wrong.
-    """
-    from prm_jax import remote
-    from prm_jax.text import segmenters
-
-    times = Counter(name for name, _ in self.request_option)
-    if twice := [name for name, count in times.items() if count > 1]:
-      raise errors.InputError(f"`request_option`: {twice[0]} is given twice")
-    found = remote.Endpoint(
-      url,
-      options=dict(self.request_option),
-      log_probs=not self.no_log_probs,
-      **self.given(_ENDPOINT),
-    )
-    fields = self.given(_TEMPLATE)
-    if self.segmenter is not None:
-      fields["segmenter"] = segmenters.parse(self.segmenter)
-    if "system" in fields and not found.chat:
-      raise errors.InputError(
-        f"`system={self.system}`: only a chat has one; give `chat=True`, or"
-        " write it into `prompt`"
-      )
-    return found, remote.Template(**fields)
-
-
-# The options that are fields of remote.Endpoint and of remote.Template.
-_ENDPOINT = (
-  *("model", "chat", "continues", "stop_in_text", "key_variable"),
-  *("insecure_key", "concurrency", "connect_s", "read_s", "tries"),
-  *("backoff_s", "max_wait_s"),
-)
-_TEMPLATE = ("prompt", "separator", "stop", "system")
-# Beyond model, chat and prompt an option is one of what completions depend on
-# if it is given, so that a journal from before it was there can be resumed.
-_FURTHER = (
-  *("system", "separator", "segmenter", "stop", "stop_in_text"),
-  "request_option",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -318,10 +273,9 @@ class Policy(verbs.Value):
     """
     self.check()
     if self.is_server:
-      found = sampling.with_defaults({})
-      with self.asking(replies) as (client, known):
-        known = known | found.record() | dict(seed=seed)
-        yield _served(client, known, found, seed, counts)
+      served = self.served()
+      with served.opened(self, sampling, seed, replies, counts) as writer:
+        yield writer
       return
     yield self._in_engine(sampling, seed, counts)
 
@@ -354,22 +308,10 @@ class Policy(verbs.Value):
       loaded.config.compute_dtype,
     )
 
-  @contextlib.contextmanager
-  def asking(
-    self, replies: pathlib.Path | None
-  ) -> Iterator[tuple[remote.Client, dict[str, Any]]]:
-    """Yields a server's client, and what its completions depend on.
-
-    Args:
-      replies: The journal of its replies; None has none.
-    """
-    from prm_jax import remote
-
-    asked, template = self.server.endpoint(self.source)
-    known = dict(model=asked.model, chat=asked.chat, prompt=template.prompt)
-    known |= self.server.given(_FURTHER)
-    with remote.Client(asked, template, replies) as client:
-      yield client, known
+  @staticmethod
+  def served() -> ModuleType:
+    """Returns what opens a policy at a server: remote/served.py."""
+    return importlib.import_module("prm_jax.remote.served")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -397,37 +339,6 @@ class Writer:
       tell: Is called with what a call has drawn so far.
     """
     return lambda prefixes, n: self.complete(prefixes, n, tell)
-
-
-def _served(
-  client: remote.Client,
-  known: dict[str, Any],
-  sampling: sampler.Sampling,
-  seed: int,
-  counts: Counter[str],
-) -> Writer:
-  """Returns the model at a server; a journal saves its replies one by one."""
-
-  def complete(prefixes, n, tell):
-    with counting(client, counts):
-      return client.generate(prefixes, n, sampling, seed, progress=tell)
-
-  likelihoods = None if client.endpoint.chat else client.log_likelihoods
-  return Writer(complete, known, likelihoods)
-
-
-@contextlib.contextmanager
-def counting(client: remote.Client, counts: Counter[str]) -> Iterator[None]:
-  """Adds what a client does inside to the counts, if it succeeds.
-
-  Args:
-    client: The client.
-    counts: The counts.
-  """
-  before = client.counts
-  yield
-  done = client.counts - before
-  counts.update({f"endpoint_{name}": n for name, n in done.items()})
 
 
 def replies_path(output: files.PathLike) -> pathlib.Path | None:

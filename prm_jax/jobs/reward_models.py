@@ -38,9 +38,9 @@ class RewardModel(verbs.Value):
     Args:
       layout: See scorer.load.
     """
-    from prm_jax.scoring import scorer as scorer_lib
+    from prm_jax.scoring import saved
 
-    return scorer_lib.load(
+    return saved.load(
       self.folder,
       self.step,
       layout,

@@ -177,14 +177,14 @@ class Consensus(verbs.Verb):
       None if there is none.
     """
     from prm_jax.evaluation import agreement
-    from prm_jax.records import sources
+    from prm_jax.records import identity
 
     judged = ((a, "a", self.above_a), (b, "b", self.above_b))
     return agreement.measured(
       agreement.Judgement(
         name,
         solution.id,
-        sources.problem_key(solution.problem),
+        identity.problem_key(solution.problem),
         _sides(solution, above),
       )
       for solutions, name, above in judged

@@ -21,7 +21,7 @@ from prm_jax.models import attention
 from prm_jax.models import kv_cache
 from prm_jax.models import layers
 from prm_jax.models import matmul
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 
 Params = Any
 HEADS = ("lm", "step", "outcome", "value")

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from prm_jax import batch as batch_lib
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.plan import collectives
 from prm_jax.plan import flops as flops_lib

@@ -11,7 +11,8 @@ import ml_collections
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.models import model_config as model_config
+from prm_jax.models import kinds
+from prm_jax.models import model_config
 from prm_jax.plan import compile as plan_compile
 from prm_jax.runtime import config_files
 from prm_jax.runtime import files
@@ -20,7 +21,6 @@ from prm_jax.training import program as program_lib
 from prm_jax.training import programs
 from prm_jax.training import train_config
 from prm_jax.training import train_run_config
-from prm_jax.training import trainable
 
 
 def read(
@@ -73,7 +73,7 @@ def update_of(
       which it holds what isn't trained; None is float32.
   """
   given = dict(types or {})
-  given |= {(trainable.REFERENCE, *path): x for path, x in given.items()}
+  given |= {(kinds.REFERENCE, *path): x for path, x in given.items()}
 
   def make(model, microbatches):
     changed = dataclasses.replace(run, microbatches=microbatches)
@@ -100,5 +100,5 @@ _FROZEN = (
 
 
 def _trains_all(run: train_config.TrainConfig) -> bool:
-  kind = programs.KINDS[programs.name_of(run.objective)]
+  kind = kinds.KINDS[programs.name_of(run.objective)]
   return run.trainable == "all" and not kind.has_reference

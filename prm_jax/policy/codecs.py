@@ -376,16 +376,6 @@ class TemplateCodec:
     return policy_text.spans(text, self.template, self.tokenizer, begun)
 
 
-def template_of(
-  encoding_config: encoding.EncodingConfig,
-) -> policy_templates.PolicyTemplate | None:
-  """Returns the template of a policy's encoding; None is our own form."""
-  template = encoding_config.template
-  if isinstance(template, policy_templates.PolicyTemplate):
-    return template
-  return None
-
-
 def of(
   template: policy_templates.PolicyTemplate | None,
   tokenizer: tokenizer_lib.Tokenizer,

@@ -19,7 +19,7 @@ import numpy as np
 
 from prm_jax.batch import ArrayLike
 from prm_jax.models import kv_cache
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import drawing
 from prm_jax.text import step_automaton

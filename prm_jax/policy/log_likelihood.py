@@ -18,7 +18,7 @@ import numpy as np
 from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import codecs
 from prm_jax.rows import packing

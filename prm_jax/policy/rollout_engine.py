@@ -29,7 +29,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import held
 from prm_jax.models import matmul
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.policy import codecs
 from prm_jax.policy import engine_programs
 from prm_jax.policy import page_table

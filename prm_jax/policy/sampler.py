@@ -25,9 +25,10 @@ from prm_jax.batch import ArrayLike
 from prm_jax.checkpoints import held
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
+from prm_jax.models import kinds
 from prm_jax.models import kv_cache
 from prm_jax.models import memory
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import codecs
 from prm_jax.policy import drawing
@@ -41,7 +42,6 @@ from prm_jax.text import answers
 from prm_jax.text import encoding
 from prm_jax.text import policy_templates
 from prm_jax.text import tokenizer as tokenizer_lib
-from prm_jax.training import programs
 
 Params = Any
 Sampling = drawing.Sampling
@@ -468,9 +468,9 @@ def of_description(
     InputError: It holds no policy, or the model has fewer ids than the
       tokenizer.
   """
-  if description.program not in programs.POLICIES:
+  if description.program not in kinds.POLICIES:
     raise errors.InputError(
-      f"{folder}: holds {programs.with_article(description.program)}, which"
+      f"{folder}: holds {kinds.with_article(description.program)}, which"
       " doesn't write;"
       " give the folder of a policy (sft or rl)"
     )
@@ -487,7 +487,7 @@ def of_description(
     description.model,
     None,
     tokenizer,
-    template=codecs.template_of(encoding_config),
+    template=encoding.policy_template(encoding_config),
     defaults={
       name: value
       for name, value in description.sampling.items()

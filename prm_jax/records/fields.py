@@ -263,3 +263,25 @@ def group(problem: str) -> str:
   """Returns the same short string for the same problem text."""
   data = problem.encode("utf-8", "surrogatepass")
   return hashlib.sha256(data).hexdigest()[:16]
+
+
+def labels_of(
+  row: Mapping[str, Any], where: str, num_steps: int
+) -> tuple[float | None, ...]:
+  """Returns the labels that a row's first wrong step, or -1, stands for.
+
+  Args:
+    row: The row.
+    where: Its place.
+    num_steps: The number of its steps.
+
+  Raises:
+    InputError: The label is no number of a step.
+  """
+  label = field(row, where, "label", int)
+  if not -1 <= label < num_steps:
+    raise errors.InputError(
+      f'{where}: "label" is {label} for {num_steps} steps; give the 0-based'
+      " first wrong step, or -1 for none"
+    )
+  return labels_until(label, num_steps)

@@ -18,8 +18,8 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.datasets.formats import mapping_guess
 from prm_jax.records import fields
+from prm_jax.records import mapping_guess
 from prm_jax.records import record_files
 from prm_jax.runtime import arguments
 from prm_jax.runtime import checks

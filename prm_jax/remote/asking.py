@@ -19,7 +19,7 @@ from prm_jax import schema
 from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.remote import endpoint as endpoint_lib
 from prm_jax.remote import parts
-from prm_jax.remote import reply_journal as reply_journal
+from prm_jax.remote import reply_journal
 from prm_jax.remote import workers
 from prm_jax.runtime import files
 

@@ -14,7 +14,7 @@ from prm_jax.reports import solution_cards
 from prm_jax.runtime import files
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import choice
-from prm_jax.search import search_results as search_results
+from prm_jax.search import search_results
 from prm_jax.search import tree as tree_lib
 
 # The most problems whose tree a page has, unless the caller says it.

@@ -21,7 +21,7 @@ from prm_jax.policy import codecs
 from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.rl import baselines
 from prm_jax.rl import credit as credit_lib
-from prm_jax.rl import policy_losses as policy_losses
+from prm_jax.rl import policy_losses
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import rollout as rollout_lib
 from prm_jax.rl import rollout_metrics

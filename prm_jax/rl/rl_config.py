@@ -12,10 +12,10 @@ import dataclasses
 from typing import Any
 
 from prm_jax import errors
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.rl import credit as credit_lib
 from prm_jax.rl import hacking_monitor
-from prm_jax.rl import policy_losses as policy_losses
+from prm_jax.rl import policy_losses
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import rollout as rollout_lib
 from prm_jax.rl import rows as rows_lib

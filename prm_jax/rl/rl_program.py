@@ -16,7 +16,7 @@ import optax
 
 from prm_jax.models import transformer
 from prm_jax.rl import advantages
-from prm_jax.rl import policy_losses as policy_losses
+from prm_jax.rl import policy_losses
 from prm_jax.rl import rows as rows_lib
 from prm_jax.rl import updates
 from prm_jax.training import optimizer as optimizer_lib

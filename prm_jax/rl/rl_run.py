@@ -23,8 +23,8 @@ from prm_jax.rl import hacking_monitor
 from prm_jax.rl import measure
 from prm_jax.rl import reward_record
 from prm_jax.rl import rewards as rewards_lib
-from prm_jax.rl import rl_config as rl_config
-from prm_jax.rl import rl_program as rl_program
+from prm_jax.rl import rl_config
+from prm_jax.rl import rl_program
 from prm_jax.rl import roles as roles_lib
 from prm_jax.rl import sample_files
 from prm_jax.rl import tasks as problems_lib

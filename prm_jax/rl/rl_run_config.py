@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 import ml_collections
 
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.records import sources
 from prm_jax.rl import credit
 from prm_jax.rl import hacking_monitor
 from prm_jax.rl import policy_losses
 from prm_jax.rl import rewards
-from prm_jax.rl import rl_config as rl_config
-from prm_jax.rl import rl_run as rl_run
+from prm_jax.rl import rl_config
+from prm_jax.rl import rl_run
 from prm_jax.rl import rollout
 from prm_jax.rl import tasks as problems_lib
 from prm_jax.runtime import config_files

@@ -10,7 +10,9 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
-from prm_jax.models import model_config as model_config
+from prm_jax.checkpoints import parameters
+from prm_jax.models import kinds
+from prm_jax.models import model_config
 from prm_jax.policy import codecs
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.rl import rewards as rewards_lib
@@ -18,7 +20,6 @@ from prm_jax.rl import updates
 from prm_jax.runtime import files
 from prm_jax.scoring import score_sources
 from prm_jax.text import tokenizer as tokenizer_lib
-from prm_jax.training import programs as programs_lib
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -104,10 +105,10 @@ def read_roles(
       or server can't be used, or a critic or reference has another vocabulary
       than the policy.
   """
-  folder = _folder(init_from, "init_from", programs_lib.POLICIES)
+  folder = _folder(init_from, "init_from", kinds.POLICIES)
   described = model_json.read_description(folder)
   loaded = sampler_lib.of_description(folder, described)
-  params = programs_lib.load_params(folder, described)
+  params = parameters.load_params(folder, described)
   policy = dataclasses.replace(loaded.config, **model)
   begun = _without_new_adapters(policy, loaded.config)
 
@@ -123,7 +124,7 @@ def read_roles(
     of_role = begun
     if reference:
       of_role, start[updates.REFERENCE] = other(
-        reference, "reference", programs_lib.POLICIES
+        reference, "reference", kinds.POLICIES
       )
     elif not shares_reference or begun.lora_rank:
       start[updates.REFERENCE] = params
@@ -134,9 +135,7 @@ def read_roles(
   if has_critic:
     of_role, trunk = begun, params
     if critic:
-      of_role, trunk = other(
-        critic, "critic", ("prm", "orm", *programs_lib.POLICIES)
-      )
+      of_role, trunk = other(critic, "critic", ("prm", "orm", *kinds.POLICIES))
     models = models._replace(critic=of_role)
     # Its own head begins at 0: a PRM's logit is no return.
     start[updates.CRITIC] = {
@@ -215,7 +214,7 @@ def _folder(text: str, field: str, programs: Sequence[str]) -> pathlib.Path:
   program = model_json.read_description(folder).program
   if program not in programs:
     raise errors.InputError(
-      f"{field}={text}: holds {programs_lib.with_article(program)}; expected one of"
+      f"{field}={text}: holds {kinds.with_article(program)}; expected one of"
       f" {', '.join(programs)}"
     )
   return folder
@@ -236,7 +235,7 @@ def _other(
       f"{field}={text}: has another tokenizer than the policy, whose ids it"
       " must read; give one with the policy's"
     )
-  return described.model, programs_lib.load_params(folder, described)
+  return described.model, parameters.load_params(folder, described)
 
 
 def _same_ids(a: tokenizer_lib.Tokenizer, b: tokenizer_lib.Tokenizer) -> bool:

@@ -28,6 +28,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.models import kinds
 from prm_jax.rows import packing
 from prm_jax.runtime import arguments
 from prm_jax.runtime import checks
@@ -39,7 +40,6 @@ from prm_jax.scoring import prefix_rows
 from prm_jax.scoring import prefix_shapes
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.text import encoding
-from prm_jax.training import programs
 
 # The cache begins with pages for so many tokens; more are made as they are needed.
 FIRST_TOKENS = 8_192
@@ -155,7 +155,7 @@ class CachedScorer:
     row_tokens: int = 256,
     most_tokens: int = 0,
   ):
-    if programs.KINDS[scorer.program].scores_whole_solutions:
+    if kinds.KINDS[scorer.program].scores_whole_solutions:
       raise errors.InputError(
         f"an {scorer.program} PRM with a cache of prefixes: its scores are sums"
         " over whole solutions; use the scorer itself"

@@ -11,11 +11,11 @@ from jaxtyping import Array, Float, Int, UInt16
 
 from prm_jax.batch import ArrayLike
 from prm_jax.models import attention
+from prm_jax.models import kinds
 from prm_jax.models import kv_cache
 from prm_jax.models import matmul
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
-from prm_jax.training import programs
 
 Params = Any
 
@@ -112,7 +112,7 @@ def extend(
     config: The shape of the model.
     program: The kind of the reward model.
   """
-  scores_at = programs.KINDS[program].scores_at
+  scores_at = kinds.KINDS[program].scores_at
   assert scores_at is not None
   tokens, positions, until, read, first, seen, _ = map(jnp.asarray, rows)
   L, M, S, K, C = pages.k.shape

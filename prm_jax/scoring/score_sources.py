@@ -25,6 +25,7 @@ from prm_jax.checkpoints import saves
 from prm_jax.runtime import arguments
 from prm_jax.runtime import files
 from prm_jax.runtime import user_functions
+from prm_jax.scoring import saved
 from prm_jax.scoring import score_checks
 from prm_jax.scoring import scorer as scorer_lib
 
@@ -168,7 +169,7 @@ def load(
   model_json.read_description(folder)  # refuses what is no checkpoint
   # Chosen once: another process may save a later one meanwhile.
   step = saves.chosen(folder, None)
-  scorer = scorer_lib.load(folder, step, compute_dtype=compute_dtype)
+  scorer = saved.load(folder, step, compute_dtype=compute_dtype)
   identity = _identity(folder, step)
   if compute_dtype is not None:
     identity["compute_dtype"] = compute_dtype

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import itertools
-import pathlib
 from typing import Any, overload
 
 import jax
@@ -17,16 +16,12 @@ import numpy as np
 from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.checkpoints import held
-from prm_jax.checkpoints import model_json
-from prm_jax.checkpoints import saves
-from prm_jax.models import model_config as model_config
+from prm_jax.models import kinds
+from prm_jax.models import model_config
 from prm_jax.models import transformer
-from prm_jax.policy import codecs
 from prm_jax.rows import packing
 from prm_jax.runtime import arguments
 from prm_jax.runtime import checks
-from prm_jax.runtime import files
 from prm_jax.runtime import forks
 from prm_jax.scoring import row_shapes
 from prm_jax.text import conversation_templates
@@ -34,7 +29,6 @@ from prm_jax.text import encoding
 from prm_jax.text import policy_text
 from prm_jax.text import segmenters
 from prm_jax.text import tokenizer as tokenizer_lib
-from prm_jax.training import programs
 
 LAYOUTS = ("padded", "packed", "tree")
 BATCH_TOKENS = 16_384
@@ -42,7 +36,7 @@ BATCH_TOKENS = 16_384
 
 @functools.partial(jax.jit, static_argnames=("config", "program", "scoring"))
 def _forward(params, batch, *, config, program, scoring):
-  scores = programs.KINDS[program].scores
+  scores = kinds.KINDS[program].scores
   assert scores is not None
   return jnp.stack(scores(config, params, batch, **dict(scoring)))
 
@@ -111,7 +105,7 @@ class Scorer:
   def __post_init__(self):
     checks.check_choice("layout", self.layout, LAYOUTS)
     checks.check_counts(self, ("batch_tokens",))
-    whole = programs.KINDS[self.program].scores_whole_solutions
+    whole = kinds.KINDS[self.program].scores_whole_solutions
     if self.row_lengths and self.layout == "padded":
       raise errors.InputError(
         "row_lengths with layout='padded': give packed or tree"
@@ -252,7 +246,7 @@ class Scorer:
         " score_text(problem, text, segmenter='paragraph') or"
         " score(problem, steps)"
       )
-    template = codecs.template_of(self.encoding)
+    template = encoding.policy_template(self.encoding)
     if template is None:
       spans = segmenters.spans(text, self.segmenter, self.tokenizer)
     else:
@@ -344,7 +338,7 @@ class Scorer:
     Returns:
       The scores, with the solution's spans and which steps are judged.
     """
-    template = codecs.template_of(self.encoding)
+    template = encoding.policy_template(self.encoding)
     unread: tuple[bool, ...] = ()
     if solution.messages is not None and template is not None:
       assert template.conversation is not None  # it was encoded by it
@@ -352,7 +346,7 @@ class Scorer:
         template.conversation, solution
       )
     scores = tuple(map(float, row[0]))
-    judged = self.judged or programs.KINDS[self.program].judged
+    judged = self.judged or kinds.KINDS[self.program].judged
     return schema.StepScores(
       scores,
       logits=tuple(map(float, row[1])),
@@ -512,55 +506,3 @@ def _segments(
     (number, path[solution.step_end])
     for (number, path), solution in zip(of, encoded, strict=True)
   ]
-
-
-def load(
-  folder: files.PathLike,
-  step: saves.Step = None,
-  layout: str = "padded",
-  *,
-  compute_dtype: str | None = None,
-  batch_tokens: int | None = None,
-) -> Scorer:
-  """Returns the scorer of a checkpoint folder.
-
-  Args:
-    folder: The checkpoint folder.
-    step: The training step whose parameters are loaded; None is the latest one
-      that was saved, "best" that of the run's fit.best_metric.
-    layout: How solutions are put into rows: padded, packed or tree; see Scorer.
-    compute_dtype: The type of matmuls and activations, float32, bfloat16 or
-      float16; None is that of the checkpoint.
-    batch_tokens: The most tokens in a batch; None is Scorer's default.
-
-  Returns:
-    The scorer.
-
-  Raises:
-    InputError: The folder can't be read, holds a policy or lacks the step, the
-      layout is unknown or doesn't fit the model, or the type is unknown.
-  """
-  folder = pathlib.Path(folder)
-  description = model_json.read_description(folder)
-  where = folder / model_json.DESCRIPTION
-  if programs.named(description.program, where).scores is None:
-    raise errors.InputError(
-      f"{folder}: holds {programs.with_article(description.program)} model,"
-      " which has no scores;"
-      " give the folder of an implicit prm, a prm or an orm"
-    )
-  encoding_config = encoding.saved_encoding(description.encoding, where)
-  model = model_config.computing_in(description.model, compute_dtype)
-  return Scorer(
-    description.program,
-    model,
-    held.load(folder, description, model, step),
-    model_json.read_tokenizer(folder, description),
-    encoding_config,
-    scoring=description.scoring,
-    layout=layout,
-    batch_tokens=BATCH_TOKENS if batch_tokens is None else batch_tokens,
-    aggregate=description.aggregate,
-    judged=description.judged,
-    segmenter=description.segmenter,
-  )

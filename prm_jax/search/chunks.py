@@ -24,6 +24,7 @@ from prm_jax.policy import log_likelihood
 from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.search import bill as bill_lib
+from prm_jax.search import own_models
 from prm_jax.search import rules
 from prm_jax.search import search_models
 
@@ -61,7 +62,7 @@ def of_sampler(
       " give an imported one, which has a template"
     )
   short = dataclasses.replace(sampling, max_tokens=chunk_tokens)
-  chunk = search_models.of_sampler(
+  chunk = own_models.of_sampler(
     policy, short, seed=seed, slots=slots, watch=watch
   ).whole
 
@@ -70,7 +71,7 @@ def of_sampler(
   ) -> list[list[schema.Solution]]:
     return [[_continues(s) for s in row] for row in chunk(prefixes, num)]
 
-  whole = search_models.of_sampler(
+  whole = own_models.of_sampler(
     policy, sampling, seed=seed, slots=slots, watch=watch
   )
   return dataclasses.replace(whole, step=step, greedy_step=None)

@@ -380,6 +380,7 @@ class Searching(pool.Graded, verbs.Verb):
     """Returns what scores, and what the scores depend on."""
     from prm_jax.scoring import score_sources
     from prm_jax.search import chunks
+    from prm_jax.search import own_models
     from prm_jax.search import search_models
 
     rule, name, dtype = self._rule, self._scorer, self._policy.dtype
@@ -402,7 +403,7 @@ class Searching(pool.Graded, verbs.Verb):
         {f"scorer_{name}": n for name, n in dataclasses.asdict(done).items()}
       )
 
-    verifier = search_models.of_scorer(
+    verifier = own_models.of_scorer(
       loaded.scorer,
       aggregate=self._aggregate,
       cache_tokens=self.cache_tokens,

@@ -16,6 +16,7 @@ from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.policy import sampler
 from prm_jax.policy import sampling as sampling_lib
 from prm_jax.search import chunks
+from prm_jax.search import own_models
 from prm_jax.search import search_models
 
 
@@ -73,7 +74,7 @@ def opened(
     yield chunks.of_sampler(loaded, sampling, **more), depends_on
     return
   more["max_step_tokens"] = how.max_step_tokens
-  yield search_models.of_sampler(loaded, sampling, **more), depends_on
+  yield own_models.of_sampler(loaded, sampling, **more), depends_on
 
 
 @contextlib.contextmanager
@@ -93,11 +94,12 @@ def _served(
       f"`policy={policy.source}`: chunk_guidance needs a policy's token ids; give"
       " a checkpoint folder"
     )
-  with policy.asking(replies) as (client, depends_on):
+  served = policy.served()
+  with served.asking(policy, replies) as (client, depends_on):
 
     def generate(asked: sampler.Sampling, by_step: bool) -> schema.Generate:
       def call(prefixes, num):
-        with policy_lib.counting(client, counts):
+        with served.counting(client, counts):
           return client.generate(
             *(prefixes, num, asked, how.seed),
             stop_at_step=by_step,

@@ -14,7 +14,8 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import saves
-from prm_jax.models import model_config as model_config
+from prm_jax.models import kinds
+from prm_jax.models import model_config
 from prm_jax.runtime import files
 from prm_jax.scoring import cached_scorer
 from prm_jax.scoring import score_sources
@@ -23,7 +24,6 @@ from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import refusals
 from prm_jax.text import encoding
 from prm_jax.text import segmenters
-from prm_jax.training import programs
 
 # A token has that many characters at most: in the published vocabularies the
 # longest are 128 spaces.
@@ -405,7 +405,7 @@ def in_batches(
     scorer: The scorer. Solutions share prefixes if its model can score trees.
     limits: The most tokens of a solution and of a batch.
   """
-  kind = programs.KINDS[scorer.program]
+  kind = kinds.KINDS[scorer.program]
   can_share = not (
     kind.scores_whole_solutions
     or scorer.config.attention in model_config.PACKED_ATTENTION

@@ -612,3 +612,13 @@ def sft_examples(
 def group_of(solution: schema.Solution) -> str:
   """Returns a value that is equal for solutions that may share a prefix."""
   return str(solution.extra.get("group", solution.problem))
+
+
+def policy_template(
+  encoding_config: EncodingConfig,
+) -> policy_templates.PolicyTemplate | None:
+  """Returns the template of a policy's encoding; None is our own form."""
+  template = encoding_config.template
+  if isinstance(template, policy_templates.PolicyTemplate):
+    return template
+  return None

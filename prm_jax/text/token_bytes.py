@@ -23,6 +23,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax.text import token_memory
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 # SentencePiece's sign for a space.
 _SPACE = "\u2581"
@@ -131,9 +132,9 @@ def _raw(tokenizer: tokenizer_lib.Tokenizer) -> _Raw:
   if isinstance(tokenizer, tokenizer_lib.Bytes):
     of = [bytes([i]) for i in range(tokenizer.text_ids)]
     return of, list(of), False
-  if isinstance(tokenizer, tokenizer_lib.SentencePiece):
+  if isinstance(tokenizer, tokenizer_files.SentencePiece):
     return _sentencepiece(tokenizer.processor)
-  if isinstance(tokenizer, tokenizer_lib.HuggingFace):
+  if isinstance(tokenizer, tokenizer_files.HuggingFace):
     return _hugging_face(tokenizer)
   raise errors.InputError(
     f"a {type(tokenizer).__name__} has no vocabulary of bytes; give a"
@@ -185,7 +186,7 @@ def _piece_byte(piece: str) -> bytes:
 _Step = Callable[[str | bytes, bool], str | bytes]
 
 
-def _hugging_face(tokenizer: tokenizer_lib.HuggingFace) -> _Raw:
+def _hugging_face(tokenizer: tokenizer_files.HuggingFace) -> _Raw:
   processor = tokenizer.processor
   decoder = processor.decoder
   record = json.loads(decoder.__getstate__()) if decoder is not None else None

@@ -13,6 +13,7 @@ import pathlib
 from typing import Any, TypeVar
 
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 # More than any problem's solutions have, some 40 MB with ids and places.
 MOST_PARTS = 8_192
@@ -82,7 +83,7 @@ class Remembering:
     return ids, spans, [last for _, last in spans]
 
   def _parts(self, text: str) -> list[str]:
-    if isinstance(self.inner, tokenizer_lib.HuggingFace):
+    if isinstance(self.inner, tokenizer_files.HuggingFace):
       return self.inner.parts(text)
     return [text]
 

@@ -109,12 +109,11 @@ def encode_rows(
     sequence_length=packing.sequence_length,
     seed=seed,
   )
-  kind = programs.KINDS[programs.name_of(objective)]
-  assert kind.encoder is not None
+  trained = programs.TRAINED[programs.name_of(objective)]
   # Once, not for every solution that a stream encodes.
   encoding_config = encoding.with_template(encoding_config, tokenizer)
   encoded = functools.partial(
-    kind.encoder(objective),
+    trained.encoder(objective),
     # What solutions share is encoded once.
     tokenizer=token_memory.Remembering(tokenizer),
     encoding_config=encoding_config,

@@ -17,23 +17,19 @@ import dataclasses
 import functools
 from typing import Any, ClassVar
 
-import jax
-from jax import numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from prm_jax import batch as batch_lib
-from prm_jax.models import model_config as model_config
-from prm_jax.models import transformer
+from prm_jax.models import kinds
+from prm_jax.models import model_config
 from prm_jax.runtime import checks
-from prm_jax.text import encoding
 from prm_jax.training import bradley_terry
 from prm_jax.training import losses
 from prm_jax.training import program
-from prm_jax.training import trainable as trainable_lib
 
 LOSSES = ("implicit_ce", "implicit_dpo")
 STEP_SCORES = ("cumulative", "increment")
-REFERENCE = trainable_lib.REFERENCE
+REFERENCE = kinds.REFERENCE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +84,7 @@ def make_loss(
       total, weight = losses.implicit_dpo(*rows, pairs, beta=objective.beta)
     return total, weight, {}
 
-  return program.Loss(functools.partial(log_ratios, model), sums, finish)
+  return program.Loss(functools.partial(kinds.log_ratios, model), sums, finish)
 
 
 def begin_from(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,59 +96,6 @@ def begin_from(params: Mapping[str, Any]) -> dict[str, Any]:
   return {**model, REFERENCE: model}
 
 
-def log_ratios(
-  model: model_config.ModelConfig, params: Any, batch: batch_lib.Batch
-) -> Float[Array, "B T"]:
-  """Returns log pi - log pi_ref of each token in nats, 0 at roots."""
-  trained = {k: v for k, v in params.items() if k != REFERENCE}
-  reference = jax.lax.stop_gradient(params[REFERENCE])
-  log_pi, log_reference = (
-    transformer.token_log_probs(model, x, batch) for x in (trained, reference)
-  )
-  return log_pi - log_reference
-
-
 def finish(sums) -> dict[str, float]:
   """Returns the loss in nats, per solution or per pair."""
   return dict(loss_nats=program.share(sums["total"], sums["weight"]))
-
-
-def scores(
-  model: model_config.ModelConfig,
-  params: Any,
-  batch: batch_lib.Batch,
-  *,
-  beta: float,
-  step_score: str,
-) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-  """Returns step scores in [0, 1] and their log-odds, to be read at step ends.
-
-  They are computed from the tokens of weight above 0.
-
-  Args:
-    model: The shape of the model.
-    params: Its parameters, with the reference.
-    batch: The rows.
-    beta: The scale of the reward.
-    step_score: cumulative is sigmoid(q_t), the probability of a right outcome,
-      which implicit_ce trains at the last step. increment is
-      sigmoid(q_t - q_{t-1}), the paper's step reward mapped to [0, 1].
-  """
-  ratios = log_ratios(model, params, batch)
-  starts = losses.solution_starts(batch.visible_until)
-  if step_score == "increment":
-    starts |= jnp.pad(batch.step_end[:, :-1], ((0, 0), (1, 0)))
-  counted = jnp.where(batch.weights > 0, ratios, 0)
-  log_odds = beta * losses.running(jnp.add, counted, starts)
-  return jax.nn.sigmoid(log_odds), log_odds
-
-
-KIND = program.Kind(
-  ("lm",),
-  ImplicitConfig,
-  loss=make_loss,
-  encoder=lambda _: encoding.implicit_examples,
-  scores=scores,
-  has_reference=True,
-  judged="last",
-)

@@ -16,9 +16,10 @@ from collections.abc import Callable
 
 import jax
 from jax import numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from prm_jax.batch import ArrayLike
+from prm_jax.models import visibility
 
 Sums = tuple[Float[Array, ""], Float[Array, ""]]
 
@@ -170,45 +171,6 @@ def language_model(
 # --- Over the steps of a solution -------------------------------------------
 
 
-def running(
-  combine: Callable[[Array, Array], Array],
-  values: Float[Array, "B T"],
-  starts: Bool[Array, "B T"],
-) -> Float[Array, "B T"]:
-  """Returns values combined from the last start in the row up to each token.
-
-  Args:
-    combine: An associative function of two arrays, such as jnp.add.
-    values: The value at each token.
-    starts: Where combining starts anew; true at the first token of each row.
-
-  Returns:
-    The combined value at each token.
-  """
-
-  def join(left, right):
-    (begins, before), (begins_too, after) = left, right
-    value = jnp.where(begins_too, after, combine(before, after))
-    return begins | begins_too, value
-
-  return jax.lax.associative_scan(join, (starts, values), axis=1)[1]
-
-
-def solution_starts(visible_until: Int[ArrayLike, "B T"]) -> Bool[Array, "B T"]:
-  """Returns where the solutions of each row begin.
-
-  Args:
-    visible_until: The first later token that doesn't see each token; equal for
-      all tokens of a solution.
-
-  Returns:
-    True at the first token of each solution, and at each token of padding.
-  """
-  until = jnp.asarray(visible_until)
-  other = until[:, 1:] != until[:, :-1]
-  return jnp.pad(other, ((0, 0), (1, 0)), constant_values=True)
-
-
 def _at_end(
   values: Float[Array, "B T"], visible_until: Int[ArrayLike, "B T"]
 ) -> Float[Array, "B T"]:
@@ -252,12 +214,14 @@ def pqm(
   weights = jnp.asarray(weights)
   counts = weights > 0
   right, wrong = counts & (labels >= 0.5), counts & (labels < 0.5)
-  starts = solution_starts(visible_until)
+  starts = visibility.solution_starts(visible_until)
 
   def whole(values, combine=jnp.add):
-    return _at_end(running(combine, values, starts), visible_until)
+    return _at_end(visibility.running(combine, values, starts), visible_until)
 
-  log_right = running(jnp.logaddexp, jnp.where(right, logits, _LOG_0), starts)
+  log_right = visibility.running(
+    jnp.logaddexp, jnp.where(right, logits, _LOG_0), starts
+  )
   log_wrong = whole(jnp.where(wrong, logits + margin, _LOG_0), jnp.logaddexp)
   log_terms = jnp.logaddexp(jnp.logaddexp(log_right, 0.0), log_wrong)
   terms = jnp.where(right, log_terms - logits, 0)
@@ -394,7 +358,9 @@ def implicit_values(
     q at each token.
   """
   masked = counted(weights, log_ratios)
-  return beta * running(jnp.add, masked, solution_starts(visible_until))
+  return beta * visibility.running(
+    jnp.add, masked, visibility.solution_starts(visible_until)
+  )
 
 
 def implicit_ce(
@@ -463,31 +429,3 @@ def _at_last(weights, visible_until):
   """Returns the weights, with 0 at all but the last token of each solution."""
   index = jnp.arange(weights.shape[1])
   return jnp.where(index == jnp.asarray(visible_until) - 1, weights, 0)
-
-
-def step_probability(logits: Float[Array, "B T ..."]) -> Float[Array, "B T"]:
-  """Returns P(correct so far) at each token.
-
-  Args:
-    logits: The log-odds [B, T], or the logits [B, T, 3] of bad, neutral, good.
-
-  Returns:
-    sigmoid of log-odds, or P(neutral) + P(good) of three classes.
-  """
-  if logits.ndim == 2:
-    return jax.nn.sigmoid(logits)
-  return jax.nn.softmax(logits, axis=-1)[..., 1:].sum(-1)
-
-
-def step_log_odds(logits: Float[Array, "B T ..."]) -> Float[Array, "B T"]:
-  """Returns the log-odds of P(correct so far), which don't round to 1.
-
-  Args:
-    logits: The log-odds [B, T], or the logits [B, T, 3] of bad, neutral, good.
-
-  Returns:
-    The log-odds of step_probability, in nats.
-  """
-  if logits.ndim == 2:
-    return logits
-  return jax.nn.logsumexp(logits[..., 1:], axis=-1) - logits[..., 0]

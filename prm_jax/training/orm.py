@@ -10,13 +10,11 @@ import dataclasses
 import functools
 from typing import Any, ClassVar
 
-import jax
-from jax import numpy as jnp
 from jaxtyping import Array
 
 from prm_jax import batch as batch_lib
 from prm_jax import errors
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.runtime import checks
 from prm_jax.text import encoding
@@ -89,25 +87,3 @@ def encoder(objective: ORMConfig) -> program.Encoder:
   return functools.partial(
     encoding.orm_examples, target=objective.outcome_target
   )
-
-
-def scores(model, params, batch) -> tuple[Array, Array]:
-  """Returns P(right outcome), as estimated at every token, and its log-odds."""
-  hidden = transformer.apply(model, params, batch, method="hidden")
-  return scores_at(model, params, hidden)
-
-
-def scores_at(model, params, hidden) -> tuple[Array, Array]:
-  """Returns the result of `scores` for hidden states."""
-  logits = transformer.apply(model, params, hidden, method="outcome_logits_at")
-  return jax.nn.sigmoid(logits).astype(jnp.float32), logits.astype(jnp.float32)
-
-
-KIND = program.Kind(
-  ("outcome",),
-  ORMConfig,
-  loss=make_loss,
-  encoder=encoder,
-  scores=scores,
-  scores_at=scores_at,
-)

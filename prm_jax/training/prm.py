@@ -11,13 +11,13 @@ import dataclasses
 import functools
 from typing import Any, ClassVar
 
-from jax import numpy as jnp
 from jaxtyping import Array
 
 from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.models import model_config as model_config
+from prm_jax.models import kinds
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.rows import preference_pairs
 from prm_jax.runtime import checks
@@ -129,7 +129,7 @@ def make_loss(
       total, weight = losses.pqm(*targets, batch.visible_until, margin=zeta)
     else:
       total, weight = functions[loss](*targets)
-    hit = (losses.step_probability(logits) >= 0.5) == (batch.labels >= 0.5)
+    hit = (kinds.step_probability(logits) >= 0.5) == (batch.labels >= 0.5)
     wrong = batch.weights * (batch.labels < 0.5)
     counts = dict(
       steps=batch.weights.sum(),
@@ -200,30 +200,3 @@ def _three_way_examples(
       yield solution
 
   return encoding.prm_examples(checked(), tokenizer, encoding_config, policy)
-
-
-def scores(model, params, batch) -> tuple[Array, Array]:
-  """Returns P(correct so far) and its log-odds at every token.
-
-  Only the values at step ends are meaningful.
-  """
-  hidden = transformer.apply(model, params, batch, method="hidden")
-  return scores_at(model, params, hidden)
-
-
-def scores_at(model, params, hidden) -> tuple[Array, Array]:
-  """Returns the result of `scores` for hidden states."""
-  logits = transformer.apply(model, params, hidden, method="step_logits_at")
-  probability = losses.step_probability(logits).astype(jnp.float32)
-  return probability, losses.step_log_odds(logits).astype(jnp.float32)
-
-
-KIND = program.Kind(
-  ("step",),
-  PRMConfig,
-  loss=make_loss,
-  encoder=encoder,
-  scores=scores,
-  scores_at=scores_at,
-  judged="until_first_error",
-)

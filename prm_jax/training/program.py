@@ -132,44 +132,6 @@ class Loss(NamedTuple):
   finish: Callable[[dict[str, Any]], dict[str, float]]
 
 
-class Kind(NamedTuple):
-  """What differs between kinds of programs; programs.KINDS has them all.
-
-  Args:
-    heads: The heads of its model.
-    objective: The class of its Objective; None for reinforcement learning,
-      which isn't trained on stored solutions.
-    loss: Returns the Loss, given (objective, model).
-    encoder: Returns the Encoder, given the objective.
-    scores: Returns (scores in [0, 1], their log-odds), each [B, T] and to be
-      read at step ends, given (model, params, batch, **scoring).
-    scores_at: Returns the same for hidden states, given (model, params, hidden
-      states); None if a score is a sum over a solution's tokens.
-    judged: Which steps its scores are trained for if a checkpoint doesn't say,
-      as one of schema.JUDGED.
-    writes: Whether its checkpoints hold a policy.
-    has_reference: Whether its parameters hold a frozen model, REFERENCE, that
-      it is compared with.
-    saves_more: Whether its checkpoints hold more parameters than its model's.
-  """
-
-  heads: tuple[str, ...]
-  objective: type | None = None
-  loss: Callable[..., Loss] | None = None
-  encoder: Callable[..., Encoder] | None = None
-  scores: Callable[..., tuple[Array, Array]] | None = None
-  scores_at: Callable[..., tuple[Array, Array]] | None = None
-  judged: str = "all"
-  writes: bool = False
-  has_reference: bool = False
-  saves_more: bool = False
-
-  @property
-  def scores_whole_solutions(self) -> bool:
-    """Whether its scores are sums over a solution, which can't share prefixes."""
-    return self.scores is not None and self.scores_at is None
-
-
 def skipping_outliers(
   program: Program[BatchT], above: float
 ) -> Program[BatchT]:

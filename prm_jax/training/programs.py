@@ -1,28 +1,25 @@
-"""The kinds of programs in one table, with all that differs between them.
+"""The programs that train on stored solutions, in one table.
 
 No other code distinguishes programs: whatever differs between them is a field
-of program.Kind.
+of Trained, or of models.kinds.Kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import functools
-import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
-from flax.core import meta
 import jax
 from jax import numpy as jnp
 from jaxtyping import Array
 import optax
 
 from prm_jax import batch as batch_lib
-from prm_jax import errors
-from prm_jax.checkpoints import model_json
-from prm_jax.checkpoints import saves
-from prm_jax.models import model_config as model_config
+from prm_jax.models import kinds
+from prm_jax.models import model_config
 from prm_jax.models import transformer
+from prm_jax.text import encoding
 from prm_jax.training import implicit_prm
 from prm_jax.training import orm
 from prm_jax.training import prm
@@ -31,45 +28,37 @@ from prm_jax.training import sft
 from prm_jax.training import skip_updates
 from prm_jax.training import trainable as trainable_lib
 
-KINDS: Mapping[str, program.Kind] = dict(
-  sft=sft.KIND,
-  prm=prm.KIND,
-  orm=orm.KIND,
-  implicit=implicit_prm.KIND,
-  # rl/ trains it; its saves hold critic and reference, too.
-  rl=program.Kind(("lm",), writes=True, saves_more=True),
-)
-# Those whose checkpoints hold a policy.
-POLICIES = tuple(k for k, kind in KINDS.items() if kind.writes)
-# Those that training/ trains, on stored solutions.
-SUPERVISED = tuple(k for k, kind in KINDS.items() if kind.objective)
 
-
-def named(name: str, where: object) -> program.Kind:
-  """Returns the kind with a name.
+class Trained(NamedTuple):
+  """What a kind of model is trained for, on stored solutions.
 
   Args:
-    name: The name.
-    where: Where the name was read, for the message.
-
-  Raises:
-    InputError: There is no such kind.
+    objective: The class of its Objective.
+    loss: Returns the Loss, given (objective, model).
+    encoder: Returns the Encoder, given the objective.
   """
-  if name not in KINDS:
-    raise errors.InputError(
-      f"{where}: program={name!r}: expected one of {', '.join(KINDS)}"
-    )
-  return KINDS[name]
+
+  objective: type
+  loss: Callable[..., program.Loss]
+  encoder: Callable[..., program.Encoder]
 
 
-def with_article(name: str) -> str:
-  """Returns "a prm", "an sft": most names are read letter by letter."""
-  return f"{'a' if name.startswith('p') else 'an'} {name}"
+# By the names of kinds.KINDS.
+TRAINED: Mapping[str, Trained] = dict(
+  sft=Trained(sft.SFTConfig, sft.make_loss, lambda _: encoding.sft_examples),
+  prm=Trained(prm.PRMConfig, prm.make_loss, prm.encoder),
+  orm=Trained(orm.ORMConfig, orm.make_loss, orm.encoder),
+  implicit=Trained(
+    implicit_prm.ImplicitConfig,
+    implicit_prm.make_loss,
+    lambda _: encoding.implicit_examples,
+  ),
+)
 
 
 def name_of(objective: program.Objective) -> str:
   """Returns the name of an objective's program."""
-  (name,) = (k for k in SUPERVISED if KINDS[k].objective is type(objective))
+  (name,) = (k for k, x in TRAINED.items() if x.objective is type(objective))
   return name
 
 
@@ -94,9 +83,9 @@ def make(
     sources: The names of the data's sources, each of which is measured if the
       batches say which source a token is from.
   """
-  kind = KINDS[name_of(objective)]
-  assert kind.loss is not None
-  loss = kind.loss(objective, model)
+  name = name_of(objective)
+  kind = kinds.KINDS[name]
+  loss = TRAINED[name].loss(objective, model)
   trains = trainable_lib.chosen(trainable, model, kind.heads)
 
   def init(key: Array) -> program.TrainState:
@@ -105,7 +94,7 @@ def make(
     if kind.has_reference:
       # A copy: the update donates the state, each array of it once.
       reference = jax.tree.map(jnp.copy, params)
-      params = {**params, trainable_lib.REFERENCE: reference}
+      params = {**params, kinds.REFERENCE: reference}
     return program.TrainState(
       step=jnp.zeros((), jnp.int32),
       params=params,
@@ -141,48 +130,4 @@ def make(
   )
   return program.Program(
     init, step, finish, trains, evaluate, label_sums=label_sums
-  )
-
-
-def load_params(
-  folder: pathlib.Path,
-  description: model_json.Description | None = None,
-  *,
-  step: saves.Step = None,
-  dtype: str | None = None,
-  apart: bool = False,
-) -> Any:
-  """Returns a checkpoint's parameters alone, on the default device.
-
-  Args:
-    folder: The checkpoint folder.
-    description: The content of its model.json; None reads it.
-    step: The training step; see saves.chosen.
-    dtype: The dtype of the parameters; None is that of the saved ones, which
-      may be bfloat16 if they were imported.
-    apart: Whether each layer's parameters are arrays of their own.
-
-  Raises:
-    DamagedError: The parameters aren't what was saved.
-    InputError: There is no checkpoint, or it isn't of the described model.
-  """
-  folder = pathlib.Path(folder)
-  description = description or model_json.read_description(folder)
-  kind = named(description.program, folder / model_json.DESCRIPTION)
-  abstract = jax.eval_shape(
-    lambda key: meta.unbox(
-      transformer.init(key, description.model, kind.heads)
-    ),
-    jax.random.key(0),
-  )
-  if kind.has_reference:
-    abstract = {**abstract, trainable_lib.REFERENCE: abstract}
-  return saves.load_params(
-    folder,
-    abstract,
-    description=description,
-    step=step,
-    partly=kind.saves_more,
-    dtype=dtype,
-    apart=apart,
   )

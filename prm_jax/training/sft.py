@@ -13,9 +13,8 @@ from jax import numpy as jnp
 from jaxtyping import Array
 
 from prm_jax import batch as batch_lib
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
-from prm_jax.text import encoding
 from prm_jax.training import losses
 from prm_jax.training import program
 
@@ -45,12 +44,3 @@ def make_loss(
 
   outputs = functools.partial(transformer.apply, model, method="lm_logits")
   return program.Loss(outputs, sums, program.loss_and_accuracy)
-
-
-KIND = program.Kind(
-  ("lm",),
-  SFTConfig,
-  loss=make_loss,
-  encoder=lambda _: encoding.sft_examples,
-  writes=True,
-)

@@ -10,7 +10,8 @@ from typing import Any
 from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import voting
-from prm_jax.models import model_config as model_config
+from prm_jax.models import kinds
+from prm_jax.models import model_config
 from prm_jax.runtime import checks
 from prm_jax.runtime import limits
 from prm_jax.text import encoding
@@ -116,7 +117,7 @@ class TrainConfig:
 
   @property
   def kind(self) -> program_lib.Kind:
-    return programs.KINDS[self.program]
+    return kinds.KINDS[self.program]
 
 
 def make_program(

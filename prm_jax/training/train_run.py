@@ -22,9 +22,11 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import parameters
 from prm_jax.checkpoints import saves
+from prm_jax.models import kinds
 from prm_jax.models import lora
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.records import array_record
 from prm_jax.records import jsonl
@@ -42,7 +44,6 @@ from prm_jax.training import batches
 from prm_jax.training import implicit_prm
 from prm_jax.training import loop
 from prm_jax.training import program as program_lib
-from prm_jax.training import programs as programs_lib
 from prm_jax.training import train_config
 from prm_jax.training import trainable
 from prm_jax.training import warm_start
@@ -93,7 +94,7 @@ def read_init(config: train_config.TrainConfig, folder: pathlib.Path) -> Any:
       otherwise.
   """
   description = model_json.read_description(folder)
-  params = programs_lib.load_params(folder, description)
+  params = parameters.load_params(folder, description)
   old = description.model
   new = model_config.ModelConfig(vocab_size=old.vocab_size, **config.model)
   if old.lora_rank and not new.lora_rank:
@@ -122,7 +123,7 @@ def read_sampling(
     folder: The checkpoint folder that the run starts from.
   """
   description = model_json.read_description(folder)
-  is_policy = programs_lib.KINDS[description.program].writes
+  is_policy = kinds.KINDS[description.program].writes
   return description.sampling if is_policy and kind.writes else {}
 
 

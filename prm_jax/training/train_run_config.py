@@ -13,7 +13,10 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
-from prm_jax.models import model_config as model_config
+from prm_jax.models import kinds
+from prm_jax.models import model_config
+from prm_jax.records import chosen_tokenizer
+from prm_jax.records import corpus
 from prm_jax.records import jsonl
 from prm_jax.records import sources as sources_lib
 from prm_jax.rows import encoded_cache
@@ -29,7 +32,6 @@ from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import batches
 from prm_jax.training import loop
 from prm_jax.training import optimizer
-from prm_jax.training import program
 from prm_jax.training import programs
 from prm_jax.training import train_config
 from prm_jax.training import train_run
@@ -48,8 +50,8 @@ class Run:
   """
 
   config: train_config.TrainConfig
-  data: sources_lib.CorpusConfig | sources_lib.Corpus
-  tokenizer: sources_lib.TokenizerConfig
+  data: corpus.CorpusConfig | corpus.Corpus
+  tokenizer: chosen_tokenizer.TokenizerConfig
   start: pathlib.Path | None
   name: str
 
@@ -59,7 +61,7 @@ class Run:
   @property
   def reads(self) -> list[pathlib.Path | None]:
     """The files and folders that it reads."""
-    if isinstance(self.data, sources_lib.Corpus):
+    if isinstance(self.data, corpus.Corpus):
       return [self.start]
     named = (*self.data.train, *self.data.evaluation, *self.data.exclude)
     return [self.start, *sources_lib.paths_of(named)]
@@ -85,7 +87,7 @@ class Run:
         # So that `eval` can be run on what the model hasn't seen.
         jsonl.write_solutions(workdir / "held_out.jsonl", data.held_out)
 
-    is_stored = isinstance(self.data, sources_lib.CorpusConfig)
+    is_stored = isinstance(self.data, corpus.CorpusConfig)
     train_run.train(
       self.config,
       data.train,
@@ -106,7 +108,7 @@ class Run:
 
   def _inputs(
     self,
-  ) -> tuple[sources_lib.Corpus, tokenizer_lib.Tokenizer, int | None]:
+  ) -> tuple[corpus.Corpus, tokenizer_lib.Tokenizer, int | None]:
     """Returns data, tokenizer, and how many ids the model to start from has."""
     tokenizer = vocab_size = None
     if self.start is not None:
@@ -114,14 +116,14 @@ class Run:
       vocab_size = described.model.vocab_size
       tokenizer = model_json.read_tokenizer(self.start, described)
     data = self.data
-    if isinstance(data, sources_lib.CorpusConfig):
-      data = sources_lib.load(data)
+    if isinstance(data, corpus.CorpusConfig):
+      data = corpus.load(data)
       if not data.train:
         raise errors.InputError(
           f"{self.name}: data.train: no solution is left to train on"
         )
     if tokenizer is None:
-      tokenizer = sources_lib.make_tokenizer(self.tokenizer, data.train)
+      tokenizer = chosen_tokenizer.make_tokenizer(self.tokenizer, data.train)
     return data, tokenizer, vocab_size
 
 
@@ -135,9 +137,8 @@ def run_form(
     **more: forms of further groups, and types of further fields.
   """
   name = str(given.get("program", ""))
-  checks.check_choice("program", name, programs.SUPERVISED)
-  kind = programs.KINDS[name].objective
-  assert kind is not None
+  checks.check_choice("program", name, tuple(programs.TRAINED))
+  kind = programs.TRAINED[name].objective
   labels = {}
   if "labels" in {f.name for f in dataclasses.fields(kind)}:
     labels = dict(labels=config_files.form(encoding.LabelPolicy))
@@ -164,8 +165,8 @@ def form(given: ml_collections.ConfigDict) -> config_files.Form:
   whole = run_form(
     given,
     model=dataclasses.replace(model, required=frozenset(), defaults={}),
-    data=config_files.form(sources_lib.CorpusConfig),
-    tokenizer=config_files.form(sources_lib.TokenizerConfig),
+    data=config_files.form(corpus.CorpusConfig),
+    tokenizer=config_files.form(chosen_tokenizer.TokenizerConfig),
     init_from=str,
   )
   return dataclasses.replace(whole, required=whole.required - {"model"})
@@ -173,8 +174,7 @@ def form(given: ml_collections.ConfigDict) -> config_files.Form:
 
 def from_config(c: ml_collections.ConfigDict) -> train_config.TrainConfig:
   """Returns the run that a config's fields describe."""
-  kind = programs.KINDS[c.program].objective
-  assert kind is not None
+  kind = programs.TRAINED[c.program].objective
   objective = dict(c.objective)
   if "labels" in objective:
     objective["labels"] = encoding.LabelPolicy(**objective["labels"])
@@ -215,7 +215,7 @@ def _encoding(c: ml_collections.ConfigDict) -> encoding.EncodingConfig:
       f"encoding.template={encoding.OF_POLICY!r}: {folder} isn't a policy with"
       " a template; import it with `role=policy`"
     )
-  if is_policy and programs.KINDS[c.program].writes and not of_policy:
+  if is_policy and kinds.KINDS[c.program].writes and not of_policy:
     raise errors.InputError(
       f"init_from={c.init_from}: is a policy with a template of its own; set"
       f" encoding.template={encoding.OF_POLICY!r}, or import it without"
@@ -223,12 +223,12 @@ def _encoding(c: ml_collections.ConfigDict) -> encoding.EncodingConfig:
     )
   template = saved.template if of_policy else given.template
   if isinstance(template, policy_templates.PolicyTemplate):
-    template = _closed(template, programs.KINDS[c.program])
+    template = _closed(template, kinds.KINDS[c.program])
   return dataclasses.replace(given, template=template)
 
 
 def _closed(
-  template: policy_templates.PolicyTemplate, kind: program.Kind
+  template: policy_templates.PolicyTemplate, kind: kinds.Kind
 ) -> policy_templates.PolicyTemplate:
   """Returns a template whose whole chat programs of outcomes alone read."""
   if kind.heads == ("outcome",):
@@ -236,7 +236,7 @@ def _closed(
   return dataclasses.replace(template, closing=(), one_text=False, refuses=())
 
 
-def sources_of(c: ml_collections.ConfigDict) -> sources_lib.CorpusConfig:
+def sources_of(c: ml_collections.ConfigDict) -> corpus.CorpusConfig:
   """Returns the sources that a config's `data` names."""
   plain = dict(c)
   for name in ("train", "evaluation", "exclude"):
@@ -251,7 +251,7 @@ def sources_of(c: ml_collections.ConfigDict) -> sources_lib.CorpusConfig:
       )
     plain[name] = tuple(sources)
   plain["weights"] = tuple(plain.get("weights", ()))
-  return sources_lib.CorpusConfig(**plain)
+  return corpus.CorpusConfig(**plain)
 
 
 def prepare(config: ml_collections.ConfigDict, path: files.PathLike) -> None:
@@ -307,14 +307,15 @@ def of_records(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 
 
 def names_rl(config: ml_collections.ConfigDict) -> bool:
-  kind = programs.KINDS.get(str(config.get("program")))
-  return kind is not None and kind.objective is None
+  # The kind that rl/ trains, in a program of its own.
+  name = config.get("program")
+  return name in kinds.KINDS and name not in programs.TRAINED
 
 
 def run_of(
   c: ml_collections.ConfigDict,
   name: str,
-  records: sources_lib.Corpus | None = None,
+  records: corpus.Corpus | None = None,
 ) -> Run:
   """Returns the run that a config's fields describe.
 
@@ -326,7 +327,7 @@ def run_of(
   return Run(
     config=from_config(c),
     data=sources_of(c.data) if records is None else records,
-    tokenizer=sources_lib.TokenizerConfig(**c.tokenizer),
+    tokenizer=chosen_tokenizer.TokenizerConfig(**c.tokenizer),
     start=files.local_path(c.init_from) if c.init_from else None,
     name=name,
   )
@@ -334,14 +335,14 @@ def run_of(
 
 def records(
   train: Sequence[schema.Solution], evaluation: Sequence[schema.Solution]
-) -> sources_lib.Corpus:
+) -> corpus.Corpus:
   """Returns solutions in memory as data of one source."""
   numbers = (np.zeros(len(part), np.int32) for part in (train, evaluation))
-  return sources_lib.Corpus(train, (), evaluation, ("records",), (), *numbers)
+  return corpus.Corpus(train, (), evaluation, ("records",), (), *numbers)
 
 
 def _sources(
-  data: sources_lib.Corpus,
+  data: corpus.Corpus,
   numbers: np.ndarray,
   weights: tuple[float, ...] = (),
 ) -> batches.Sources | None:

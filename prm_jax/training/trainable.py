@@ -13,20 +13,19 @@ from flax import traverse_util
 import jax
 
 from prm_jax import errors
+from prm_jax.models import kinds
 from prm_jax.models import lora
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 
 Params = Any
 # Is the parameter at a path of names trained?
 Trains = Callable[[tuple[str, ...]], bool]
 TRAINABLE = ("all", "head", "lora")
-# In params: the frozen model that another one is measured by.
-REFERENCE = "reference"
 
 
 def everything(path: tuple[str, ...]) -> bool:
   """Returns True except for a reference, which is only compared with."""
-  return path[0] != REFERENCE
+  return path[0] != kinds.REFERENCE
 
 
 def chosen(

@@ -13,17 +13,17 @@ from prm_jax import batch as batch_lib
 from prm_jax import schema
 from prm_jax.checkpoints import held
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import parameters
 from prm_jax.checkpoints import saves
 from prm_jax.device_check import model_checks
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import engine_programs
 from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.policy import sampler
-from prm_jax.scoring import scorer
+from prm_jax.scoring import saved as saved_lib
 from prm_jax.text import encoding
 from prm_jax.text import tokenizer as tokenizer_lib
-from prm_jax.training import programs
 
 MODEL = model_config.ModelConfig(
   512, 64, 3, 4, 2, 16, 128, tie_embedding=False, qkv_bias=True
@@ -126,7 +126,7 @@ def test_a_weight_keeps_its_type_unless_float32_is_computed(
   tmp_path, program, saved, computed, asked, in_memory
 ):
   folder = _save(tmp_path / "model", program, saved, computed)
-  load = dict(sft=sampler.load, prm=scorer.load)[program]
+  load = dict(sft=sampler.load, prm=saved_lib.load)[program]
   loaded = load(folder, compute_dtype=asked)
   assert {str(x.dtype) for x in jax.tree.leaves(loaded.params)} == {in_memory}
   assert loaded.config.compute_dtype == (asked or computed)
@@ -138,7 +138,7 @@ def test_a_weight_keeps_its_type_unless_float32_is_computed(
 def test_a_bfloat16_model_scores_as_its_numbers_in_float32_do(tmp_path):
   folder = _save(tmp_path / "model", "prm", "bfloat16", "bfloat16")
   narrow, wide = (
-    scorer.load(folder, compute_dtype=t).score(_SOLUTIONS)
+    saved_lib.load(folder, compute_dtype=t).score(_SOLUTIONS)
     for t in (None, "float32")
   )
   for a, b in zip(narrow, wide, strict=True):
@@ -170,11 +170,11 @@ def _decoding(params, model, slots):
 @pytest.mark.parametrize("program", ["sft", "prm"])
 def test_on_a_cpu_bfloat16_kernels_are_held_as_out_by_in(tmp_path, program):
   folder = _save(tmp_path / "model", program, "bfloat16", "bfloat16")
-  load = dict(sft=sampler.load, prm=scorer.load)[program]
+  load = dict(sft=sampler.load, prm=saved_lib.load)[program]
   params = load(folder).params
   up = params["layers"][0]["mlp"]["up"]
   assert {k: x.shape for k, x in up.items()} == {"transposed": (128, 64)}
-  saved = programs.load_params(folder)
+  saved = parameters.load_params(folder)
   np.testing.assert_array_equal(
     up["transposed"], saved["layers"]["mlp"]["up"]["kernel"][0].T
   )

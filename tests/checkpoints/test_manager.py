@@ -22,13 +22,13 @@ from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import leaves
 from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import parameters
 from prm_jax.checkpoints import saves
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 from prm_jax.training import program
-from prm_jax.training import programs
 from prm_jax.training import skip_updates
 
 pytestmark = pytest.mark.usefixtures("printed_log")
@@ -367,11 +367,11 @@ def test_parameters_that_arent_what_was_saved_are_refused(copy):
   said[name] = said[name][:-1] + ("0" if said[name][-1] != "0" else "1")
   meta_path.write_text(json.dumps(record))
   with pytest.raises(errors.DamagedError, match=f"{name} isn't what was saved"):
-    programs.load_params(copy)
+    parameters.load_params(copy)
   # A save of a version without fingerprints is used as it is.
   del record["fingerprints"]
   meta_path.write_text(json.dumps(record))
-  _assert_same(programs.load_params(copy), _params(seed=5))
+  _assert_same(parameters.load_params(copy), _params(seed=5))
 
 
 @LATE_THREADS
@@ -383,21 +383,21 @@ def test_parameters_of_a_damaged_save_are_refused_in_one_line(
   step = copy / "checkpoints" / "5"
   DAMAGES[damage](step)
   with pytest.raises(errors.InputError) as e:
-    programs.load_params(copy, apart=apart)
+    parameters.load_params(copy, apart=apart)
   _assert_one_line(e, str(step), "damaged")
 
 
 def test_layers_are_read_apart_as_they_are_taken_apart(copy):
-  stacked = programs.load_params(copy)
-  read = programs.load_params(copy, apart=True)
+  stacked = parameters.load_params(copy)
+  read = parameters.load_params(copy, apart=True)
   _assert_same(read, held.own_arrays(stacked))
 
 
 def test_a_layer_in_the_place_of_another_is_found(copy):
-  found = integrity.of(programs.load_params(copy))
-  params = programs.load_params(copy, apart=True)
+  found = integrity.of(parameters.load_params(copy))
+  params = parameters.load_params(copy, apart=True)
   assert integrity.of_params(params) == found
-  assert integrity.of_params(programs.load_params(copy)) == found
+  assert integrity.of_params(parameters.load_params(copy)) == found
   turned = {**params, "layers": params["layers"][::-1]}
   others = integrity.of_params(turned)
   assert {k for k in found if others[k] != found[k]} >= {"layers/mlp/up/kernel"}
@@ -405,7 +405,7 @@ def test_a_layer_in_the_place_of_another_is_found(copy):
 
 
 def test_parameters_read_for_training_are_updated_in_place(copy):
-  kernel = programs.load_params(copy)["layers"]["mlp"]["up"]["kernel"]
+  kernel = parameters.load_params(copy)["layers"]["mlp"]["up"]["kernel"]
   place = kernel.unsafe_buffer_pointer()
   doubled = jax.jit(lambda x: 2 * x, donate_argnums=0)(kernel)
   assert doubled.unsafe_buffer_pointer() == place
@@ -420,7 +420,7 @@ def test_each_layers_part_is_freed_with_it(copy, monkeypatch):
 
   mapping = leaves.mmap.mmap
   monkeypatch.setattr(leaves.mmap, "mmap", counted)
-  layers = programs.load_params(copy, apart=True)["layers"]
+  layers = parameters.load_params(copy, apart=True)["layers"]
   held_before = sum(ref() is not None for ref in mapped)
   for leaf in jax.tree.leaves(layers[0]):
     leaf.delete()
@@ -436,7 +436,7 @@ def test_too_little_memory_to_read_a_save_isnt_damage(copy, monkeypatch):
 
   monkeypatch.setattr(leaves.mmap, "mmap", full)
   with pytest.raises(errors.InputError, match="Cannot allocate memory") as e:
-    programs.load_params(copy, apart=True)
+    parameters.load_params(copy, apart=True)
   assert not isinstance(e.value, errors.DamagedError)
 
 
@@ -454,7 +454,7 @@ def test_without_the_damaged_save_the_one_before_it_is_used(copy):
   checkpoints = manager.Checkpoints(copy)
   assert int(checkpoints.newest(_abstract(_state(0))).step) == 2
   checkpoints.close()
-  _assert_same(programs.load_params(copy), _params(seed=2))
+  _assert_same(parameters.load_params(copy), _params(seed=2))
 
 
 def test_a_state_of_another_shape_names_the_parameter(copy):
@@ -474,33 +474,33 @@ def test_a_state_of_another_shape_names_the_parameter(copy):
 
 @pytest.mark.parametrize(("step", "seed"), [(None, 5), (5, 5), (2, 2)])
 def test_load_params_returns_a_step_and_by_default_the_last(saved, step, seed):
-  _assert_same(programs.load_params(saved, step=step), _params(seed=seed))
+  _assert_same(parameters.load_params(saved, step=step), _params(seed=seed))
 
 
 def test_load_params_reads_nothing_but_parameters(copy):
   for item in ("opt_state", "meta"):
     shutil.rmtree(copy / "checkpoints" / "5" / item)
-  found = programs.load_params(copy)
+  found = parameters.load_params(copy)
   _assert_same(found, _params(seed=5))
   assert {x.sharding.num_devices for x in jax.tree.leaves(found)} == {1}
 
 
 def test_load_params_changes_nothing_in_the_folder(copy):
   before = {x: x.stat().st_mtime_ns for x in copy.rglob("*")}
-  programs.load_params(copy)
+  parameters.load_params(copy)
   assert {x: x.stat().st_mtime_ns for x in copy.rglob("*")} == before
 
 
 def test_load_params_refuses_what_is_not_there(saved, tmp_path):
   with pytest.raises(errors.InputError) as e:
-    programs.load_params(tmp_path / "nowhere")
+    parameters.load_params(tmp_path / "nowhere")
   _assert_one_line(e, "nowhere", "model.json", "`workdir`")
   model_json.write_description(tmp_path, DESCRIPTION)
   with pytest.raises(errors.InputError) as e:
-    programs.load_params(tmp_path)
+    parameters.load_params(tmp_path)
   _assert_one_line(e, str(tmp_path), "no checkpoint")
   with pytest.raises(errors.InputError) as e:
-    programs.load_params(saved, step=3)
+    parameters.load_params(saved, step=3)
   _assert_one_line(e, "step 3", "2, 5")
 
 
@@ -509,13 +509,17 @@ def test_load_params_refuses_a_model_other_than_described(copy):
     model = dataclasses.replace(MODEL, **change)
     description = dataclasses.replace(DESCRIPTION, model=model)
     with pytest.raises(errors.InputError) as e:
-      programs.load_params(copy, description)
+      parameters.load_params(copy, description)
     _assert_one_line(e, "layers/", "model.json")
   with pytest.raises(errors.InputError) as e:
-    programs.load_params(copy, dataclasses.replace(DESCRIPTION, program="orm"))
+    parameters.load_params(
+      copy, dataclasses.replace(DESCRIPTION, program="orm")
+    )
   _assert_one_line(e, "_head", "absent")
   with pytest.raises(errors.InputError) as e:
-    programs.load_params(copy, dataclasses.replace(DESCRIPTION, program="dpo"))
+    parameters.load_params(
+      copy, dataclasses.replace(DESCRIPTION, program="dpo")
+    )
   _assert_one_line(e, "'dpo'", "sft, prm, orm, implicit, rl")
 
 
@@ -566,9 +570,9 @@ def test_a_fingerprint_is_one_models_wherever_it_is_taken(tmp_path):
 
 
 def test_a_fingerprint_sees_every_weight_name_shape_and_setting(copy):
-  params = programs.load_params(copy)
+  params = parameters.load_params(copy)
   found = {model_json.fingerprint(copy, params)}
-  found.add(model_json.fingerprint(copy, programs.load_params(copy, step=2)))
+  found.add(model_json.fingerprint(copy, parameters.load_params(copy, step=2)))
   weights = np.arange(4, dtype=np.float32)
   for tree in (
     {"a": weights},
@@ -586,7 +590,7 @@ def test_a_fingerprint_sees_every_weight_name_shape_and_setting(copy):
 
 def test_a_fingerprint_is_that_of_the_numbers_however_they_are_held(copy):
   params = jax.tree.map(
-    lambda x: x.astype("bfloat16"), programs.load_params(copy)
+    lambda x: x.astype("bfloat16"), parameters.load_params(copy)
   )
   found = model_json.fingerprint(copy, params)
   wide = jax.tree.map(lambda x: x.astype("float32"), params)
@@ -626,7 +630,7 @@ def test_adapters_come_back_with_the_description(tmp_path):
 
 
 def test_the_tokenizer_comes_back_with_the_folder(tmp_path):
-  tokenizer = tokenizer_lib.train_sentencepiece(
+  tokenizer = tokenizer_files.train_sentencepiece(
     ["one and one is two", "two and two is four"] * 5, 280
   )
   description = dataclasses.replace(

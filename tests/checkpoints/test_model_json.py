@@ -14,14 +14,14 @@ from prm_jax import errors
 from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import parameters
 from prm_jax.checkpoints import saves
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.text import encoding
 from prm_jax.text import segmenters
 from prm_jax.text import templates
-from prm_jax.text import tokenizer as tokenizer_lib
-from prm_jax.training import programs
+from prm_jax.text import tokenizer_files
 
 MODEL = model_config.ModelConfig(
   vocab_size=280,
@@ -47,7 +47,7 @@ def saved(tmp_path_factory):
   """Returns a checkpoint folder as an import writes it."""
   folder = tmp_path_factory.mktemp("saved") / "model"
   folder.mkdir()
-  tokenizer = tokenizer_lib.train_sentencepiece(["1 and 2 is 3"] * 9, 270)
+  tokenizer = tokenizer_files.train_sentencepiece(["1 and 2 is 3"] * 9, 270)
   template = templates.published("rlhflow", bos=tokenizer.bos_name)
   description = model_json.Description(
     "prm",
@@ -125,13 +125,13 @@ def test_a_changed_model_json_is_refused_with_what_differs(copy):
     text.replace('"rope_theta": 10000.0', '"rope_theta": 10001.0')
   )
   with pytest.raises(errors.InputError) as e:
-    programs.load_params(copy)
+    parameters.load_params(copy)
   assert str(e.value) == (
     f"{path}: isn't what step 0 was saved with: model.rope_theta is 10001.0 and"
     " was 10000.0; put the original back"
   )
   path.write_text(text)
-  programs.load_params(copy)
+  parameters.load_params(copy)
 
 
 def test_what_changes_no_score_may_be_edited(copy):
@@ -139,7 +139,7 @@ def test_what_changes_no_score_may_be_edited(copy):
   record |= dict(aggregate="min", judged="last", segmenter="paragraphs")
   record["model"] |= dict(remat="full", scan=False, attention="blocks")
   (copy / "model.json").write_text(json.dumps(record))
-  programs.load_params(copy)
+  parameters.load_params(copy)
   assert set(FREE) <= record.keys() and set(FREE_OF_MODEL) <= {*record["model"]}
 
 
@@ -153,7 +153,7 @@ def test_a_save_without_a_description_is_used(copy):
   other = re.sub(r'"rope_theta": [\d.]*', '"rope_theta": 9.0', description)
   assert other != description
   (copy / "model.json").write_text(other)
-  programs.load_params(copy)
+  parameters.load_params(copy)
 
 
 def test_every_changed_byte_of_the_tokenizer_is_refused(copy):
@@ -171,8 +171,8 @@ def test_every_changed_byte_of_the_tokenizer_is_refused(copy):
 def test_a_save_under_another_steps_name_is_damaged(copy):
   shutil.copytree(copy / "checkpoints" / "0", copy / "checkpoints" / "60")
   with pytest.raises(errors.DamagedError, match=r"/60: damaged .*of step 0\)"):
-    programs.load_params(copy)
-  programs.load_params(copy, step=0)
+    parameters.load_params(copy)
+  parameters.load_params(copy, step=0)
 
 
 def test_training_saves_the_description(saved, copy):

@@ -16,12 +16,13 @@ from prm_jax.labelling import active_selection
 from prm_jax.labelling import llm_judge
 from prm_jax.policy import drawing
 from prm_jax.policy import rollout_engine
+from prm_jax.scoring import saved
 from prm_jax.scoring import scorer
 from prm_jax.search import adaptive
 from prm_jax.search import chunks
+from prm_jax.search import own_models
 from prm_jax.search import rules
 from prm_jax.search import search
-from prm_jax.search import search_models
 from prm_jax.search import solutions
 from prm_jax.serving import limits
 from prm_jax.text import encoding
@@ -33,8 +34,8 @@ SAMPLES = (
   rollout_engine.Engine,
   *(remote.Endpoint, remote.Template),
 )
-SEARCHES = (*SAMPLES, search_models.of_scorer, solutions.results)
-SCORES = (scorer.load, scorer.Scorer)
+SEARCHES = (*SAMPLES, own_models.of_scorer, solutions.results)
+SCORES = (saved.load, scorer.Scorer)
 LABELS = (encoding.EncodingConfig, encoding.LabelPolicy)
 # What is called with the options of a command, by the beginning of its name.
 CALLED = {

@@ -18,8 +18,9 @@ from prm_jax.policy import sampler
 from prm_jax.records import jsonl
 from prm_jax.scoring import scorer
 from prm_jax.search import chunks
+from prm_jax.search import own_models
 from prm_jax.search import search
-from prm_jax.search import search_models as search_models
+from prm_jax.search import search_models
 from prm_jax.serving import server as server_lib
 
 COMMANDS = command_options.commands()
@@ -130,9 +131,7 @@ def loaded(monkeypatch):
   monkeypatch.setattr(
     chunks,
     "of_sampler",
-    lambda x, how, chunk_tokens, **more: search_models.of_sampler(
-      x, how, **more
-    ),
+    lambda x, how, chunk_tokens, **more: own_models.of_sampler(x, how, **more),
   )
   monkeypatch.setattr(
     chunks, "of_policy", lambda x, guidance: search_models.Verifier(end)

@@ -16,7 +16,7 @@ from prm_jax.cli import main
 from prm_jax.search import adaptive
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import records
-from prm_jax.search import search_models as search_models
+from prm_jax.search import search_models
 from prm_jax.search import search_results
 from prm_jax.search import writers
 from prm_jax.testbed import arithmetic

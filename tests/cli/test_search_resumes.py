@@ -15,7 +15,7 @@ import random_models
 from prm_jax.cli import main
 from prm_jax.scoring import prefix_shapes
 from prm_jax.scoring import score_sources
-from prm_jax.search import search_models as search_models
+from prm_jax.search import search_models
 from prm_jax.search import writers
 from prm_jax.testbed import arithmetic
 from prm_jax.testbed import arithmetic_policy

@@ -14,10 +14,12 @@ from prm_jax.datasets import convert
 from prm_jax.datasets import data_inputs
 from prm_jax.datasets import datasets
 from prm_jax.datasets import decontamination
-from prm_jax.datasets import formats
 from prm_jax.datasets.formats import prmbench
 from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import evaluate_prmbench
+from prm_jax.records import corpus
+from prm_jax.records import formats
+from prm_jax.records import identity
 from prm_jax.records import jsonl
 from prm_jax.records import sources
 from prm_jax.runtime import files
@@ -208,8 +210,8 @@ def test_a_split_is_the_holdout_of_training(tmp_path):
   paths = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
   done = convert.split(source, "jsonl", *paths, 0.2)
   train, test = (_read("jsonl", path) for path in paths)
-  config = sources.CorpusConfig((f"jsonl:{source[1]}",), holdout=0.2)
-  held = sources.load(config)
+  config = corpus.CorpusConfig((f"jsonl:{source[1]}",), holdout=0.2)
+  held = corpus.load(config)
   assert [s.id for s in train] == [s.id for s in held.train]
   assert [s.id for s in test] == [s.id for s in held.held_out]
   assert done.train == (len(train), len({s.problem for s in train}))
@@ -227,7 +229,7 @@ def test_no_problem_is_on_both_sides_however_it_is_laid_out(tmp_path):
   paths = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
   convert.split(source, "jsonl", *paths, 0.3)
   train, test = (
-    {sources.problem_key(s.problem) for s in _read("jsonl", path)}
+    {identity.problem_key(s.problem) for s in _read("jsonl", path)}
     for path in paths
   )
   assert not train & test and len(train) + len(test) == 60
@@ -247,7 +249,7 @@ def test_problems_of_a_test_set_never_get_into_training(tmp_path):
   assert not paths[0].exists() and not paths[1].exists()
   done = convert.split(source, "jsonl", *paths, skip=True, **options)
   train, test = (_read("jsonl", path) for path in paths)
-  keys = {sources.problem_key(s.problem) for s in train}
+  keys = {identity.problem_key(s.problem) for s in train}
   assert not keys & index.by_key.keys()
   # The test side may hold them: it is no training.
   (left_out,) = done.left_out.values()
@@ -257,7 +259,7 @@ def test_problems_of_a_test_set_never_get_into_training(tmp_path):
 
 def test_a_split_that_the_form_cant_hold_writes_neither_side(tmp_path):
   solutions = [_solution(i) for i in range(40)]
-  sides = [sources.share(s.problem) < 0.3 for s in solutions]
+  sides = [identity.share(s.problem) < 0.3 for s in solutions]
   soft = solutions[sides.index(True)].id
   source = _write(
     tmp_path / "in.jsonl",

@@ -7,6 +7,7 @@ import pytest
 
 from prm_jax import schema
 from prm_jax.datasets import decontamination
+from prm_jax.records import identity
 from prm_jax.records import sources
 
 LONG = "one two three four five six seven eight nine ten eleven twelve " * 2
@@ -102,9 +103,9 @@ def test_the_index_finds_what_comparing_all_runs_finds(train, tests, shared):
     }
     return min(1.0, len(places) / max(1, min(len(train), len(other))))
 
-  keys = [sources.problem_key(" ".join(test)) for test in tests]
+  keys = [identity.problem_key(" ".join(test)) for test in tests]
   found = _find(" ".join(train), *map(" ".join, tests))
-  if sources.problem_key(" ".join(train)) in keys:
+  if identity.problem_key(" ".join(train)) in keys:
     assert found.is_equal
     return
   best = max(map(covered, tests), default=0.0)

@@ -10,11 +10,13 @@ from prm_jax import schema
 from prm_jax.datasets import decontamination
 from prm_jax.datasets import preview
 from prm_jax.datasets import validation
+from prm_jax.records import identity
 from prm_jax.records import sources
 from prm_jax.text import encoding
 from prm_jax.text import messages
 from prm_jax.text import segmenters
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 from prm_jax.text import turn_cuts
 
 TOKENIZER = tokenizer_lib.Bytes()
@@ -108,7 +110,7 @@ def test_the_token_at_which_a_step_is_read_is_shown_as_text():
   # The last one is the second half of a letter; a blank step has no text.
   assert tokens() == ["'o'", "separator", "'\ufffd'", "'e'"]
   assert tokens(score_position="separator") == ["separator"] * 4
-  words = tokenizer_lib.train_sentencepiece(
+  words = tokenizer_files.train_sentencepiece(
     ["so three"] * 9, 32, model_type="word"
   )
   text = preview.show(
@@ -204,7 +206,7 @@ def test_stats_and_doctor_count_the_same_problems():
     for i, text in enumerate((*texts, texts[0]))
   ]
   _assert_counts(solutions, "5 solutions of 2 problems (4 texts;")
-  assert len({sources.share(x) for x in texts}) == 2
+  assert len({identity.share(x) for x in texts}) == 2
   assert len(decontamination.index(solutions).ids) == 2
   # Nothing is added if all is as written.
   _assert_counts(solutions[2:4], "2 solutions of 2 problems, 2 steps")

@@ -14,8 +14,8 @@ from prm_jax.checkpoints import model_json
 from prm_jax.cli import main
 from prm_jax.demo import default_config
 from prm_jax.demo import demo
-from prm_jax.demo import demo_run as demo_run
-from prm_jax.demo import demo_run_config as demo_run_config
+from prm_jax.demo import demo_run
+from prm_jax.demo import demo_run_config
 from prm_jax.demo import quick_config
 from prm_jax.policy import sampler
 from prm_jax.records import jsonl

@@ -25,7 +25,7 @@ from prm_jax.device_check import suite
 from prm_jax.device_check import update_checks
 from prm_jax.device_check import workloads
 from prm_jax.models import lora
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.plan import flops
 from prm_jax.runtime import config_files
 

@@ -18,7 +18,7 @@ import yaml
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.records import sources
 from prm_jax.runtime import verbs

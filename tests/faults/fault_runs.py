@@ -26,17 +26,17 @@ import xla_flags
 
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import parameters
 from prm_jax.checkpoints import saves
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
+from prm_jax.records import chosen_tokenizer
 from prm_jax.records import jsonl
-from prm_jax.records import sources
 from prm_jax.rows import loader
 from prm_jax.runtime import files as files_lib
 from prm_jax.testbed import arithmetic
 from prm_jax.text import encoding
 from prm_jax.text import tokenizer as tokenizer_lib
-from prm_jax.training import programs
 from prm_jax.training import train_run_config
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -281,8 +281,8 @@ def rows_of(
     files_lib.read_json(workdir / "config.json")
   )
   run = train_run_config.from_config(config)
-  tokenizer = sources.make_tokenizer(
-    sources.TokenizerConfig(**config.tokenizer), solutions
+  tokenizer = chosen_tokenizer.make_tokenizer(
+    chosen_tokenizer.TokenizerConfig(**config.tokenizer), solutions
   )
   rows, _ = flat_config.encode_rows(run, solutions, tokenizer, run.seed)
   return rows
@@ -300,7 +300,7 @@ def saved(workdir: pathlib.Path) -> list[int]:
 
 def model(workdir: pathlib.Path, step: int | None = None) -> str:
   """Returns the digest of a saved model, to the bit."""
-  params = programs.load_params(workdir, step=step)
+  params = parameters.load_params(workdir, step=step)
   return model_json.fingerprint(workdir, params)
 
 

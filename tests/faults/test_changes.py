@@ -10,7 +10,7 @@ from prm_jax.checkpoints import saves
 from prm_jax.cli import main
 from prm_jax.records import jsonl
 from prm_jax.runtime import files
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 SHORT = ("fit.steps=4", "fit.checkpoint_every=2", "fit.eval_every=0")
 
@@ -103,7 +103,7 @@ def test_another_file_of_a_tokenizer_is_refused(copy, capfd):
   assert main.main(copy.train("by_file", *more)) == 0
   shutil.rmtree(copy.folder / "by_file" / "checkpoints" / "4")
   solutions = [x.problem for x in fault_runs.solutions(9, seed=5)]
-  other = tokenizer_lib.train_sentencepiece(solutions, 30, model_type="word")
+  other = tokenizer_files.train_sentencepiece(solutions, 30, model_type="word")
   record = other.save(copy.folder)
   shutil.move(copy.folder / record["file"], copy.folder / "words.model")
   capfd.readouterr()

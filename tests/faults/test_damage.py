@@ -12,9 +12,9 @@ import pytest
 from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import parameters
 from prm_jax.cli import main
 from prm_jax.runtime import files as files_lib
-from prm_jax.training import programs
 from prm_jax.training import train_config
 from prm_jax.training import train_run_config
 
@@ -75,7 +75,7 @@ def test_no_damage_to_any_file_of_a_save_gives_another_state(whole, tmp_path):
     finally:
       checkpoints.close()
     try:
-      params = _bits(programs.load_params(workdir))
+      params = _bits(parameters.load_params(workdir))
     except errors.DamagedError:
       params = None
     return state, params

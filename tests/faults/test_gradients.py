@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import parameters
 from prm_jax.records import jsonl
-from prm_jax.training import programs
 
 # The first update throws the weights so far that nothing finite comes back.
 DIVERGING = ("optimizer.peak_lr=1e38", "optimizer.warmup_steps=0")
@@ -36,7 +36,7 @@ def test_too_many_in_a_row_end_with_5_and_more_may_be_allowed(stage):
   assert "step 3 is saved" in refusal
   assert "fit.max_skipped allows more" in refusal
   assert _skipped(folder) == [0, 1, 2, 3]
-  params = programs.load_params(folder, model_json.read_description(folder))
+  params = parameters.load_params(folder, model_json.read_description(folder))
   for leaf in jax.tree.leaves(params):
     assert np.isfinite(leaf).all()
 

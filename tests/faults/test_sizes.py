@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from prm_jax import schema
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.records import jsonl
 from prm_jax.text import tokenizer as tokenizer_lib

@@ -21,7 +21,7 @@ from prm_jax.huggingface import chat_template_worker
 from prm_jax.huggingface import chat_templates
 from prm_jax.text import policy_templates
 from prm_jax.text import templates
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -252,4 +252,4 @@ def _any_model(folder, chat):
   theirs = transformers.PreTrainedTokenizerFast(
     tokenizer_file=str(folder / "tokenizer.json"), **config
   )
-  return theirs, tokenizer_lib.from_folder(folder)
+  return theirs, tokenizer_files.from_folder(folder)

@@ -20,6 +20,7 @@ import prm_jax
 from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import parameters
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
 from prm_jax.huggingface import export_model
@@ -28,8 +29,7 @@ from prm_jax.huggingface import rounding
 from prm_jax.models import transformer
 from prm_jax.policy import sampler
 from prm_jax.records import jsonl
-from prm_jax.scoring import scorer
-from prm_jax.training import programs
+from prm_jax.scoring import saved as saved_lib
 
 MODEL = test_import_export.MODEL
 
@@ -91,13 +91,13 @@ def test_scores_are_those_of_the_same_numbers_in_float32(tmp_path):
   theirs = _theirs(tmp_path, "bfloat16")
   for name, dtype in (("narrow", None), ("wide", "float32")):
     import_model.import_folder(theirs, tmp_path / name, dtype=dtype)
-  wide = scorer.load(tmp_path / "wide")
+  wide = saved_lib.load(tmp_path / "wide")
   assert _dtypes(wide.params) == {"float32"}
   # Computing in float32 also holds it.
   for given, held in ((None, "bfloat16"), ("float32", "float32")):
-    narrow = scorer.load(tmp_path / "narrow", compute_dtype=given)
+    narrow = saved_lib.load(tmp_path / "narrow", compute_dtype=given)
     assert _dtypes(narrow.params) == {held}
-  saved = programs.load_params(tmp_path / "narrow", dtype=None)
+  saved = parameters.load_params(tmp_path / "narrow", dtype=None)
   narrow = dataclasses.replace(wide, params=saved)
   assert _dtypes(narrow.params) == {"bfloat16"}
   for compute in ("float32", "bfloat16"):
@@ -149,9 +149,9 @@ def test_parameters_keep_the_type_that_they_were_saved_in(tmp_path):
   huggingface.save(theirs, "qwen2", MODEL, values.items(), dtype="bfloat16")
   import_model.import_folder(theirs, tmp_path / "ours")
   assert _saved_dtypes(tmp_path / "ours") == {"bfloat16"}
-  params = programs.load_params(tmp_path / "ours")
+  params = parameters.load_params(tmp_path / "ours")
   assert _dtypes(params) == {"bfloat16"}
-  wide = programs.load_params(tmp_path / "ours", dtype="float32")
+  wide = parameters.load_params(tmp_path / "ours", dtype="float32")
   assert _dtypes(wide) == {"float32"}
   assert jax.tree.all(
     jax.tree.map(lambda a, b: bool((a == b).all()), params, wide)
@@ -166,7 +166,7 @@ def test_layers_of_several_dtypes_become_float32(tmp_path):
   values["score.bias"] = values["score.bias"].astype(np.float32)
   safetensors.numpy.save_file(values, theirs / "model.safetensors")
   import_model.import_folder(theirs, tmp_path / "ours")
-  params = programs.load_params(tmp_path / "ours", dtype=None)
+  params = parameters.load_params(tmp_path / "ours", dtype=None)
   assert params["step_head"]["bias"].dtype == jnp.float32
   assert params["step_head"]["kernel"].dtype == jnp.bfloat16
   record = json.loads((tmp_path / "ours/origin/config.json").read_text())
@@ -191,7 +191,7 @@ def _trained(folder, template="token_classification", program="prm"):
   else:
     theirs = _theirs(folder, "bfloat16", template)
   import_model.import_folder(theirs, folder / "run")
-  params = programs.load_params(folder / "run")
+  params = parameters.load_params(folder / "run")
   random = np.random.default_rng(0)
   moved = jax.tree.map(
     lambda x: x + 1e-3 * random.normal(size=x.shape).astype(np.float32), params
@@ -292,7 +292,7 @@ def test_a_sample_is_refused_or_unused_in_one_line(tmp_path, capsys):
 def test_a_flipped_bit_of_a_bfloat16_save_is_damage(tmp_path):
   theirs = _theirs(tmp_path, "bfloat16")
   import_model.import_folder(theirs, tmp_path / "ours")
-  params = programs.load_params(tmp_path / "ours", dtype=None)
+  params = parameters.load_params(tmp_path / "ours", dtype=None)
   bias = params["step_head"]["bias"]
   params["step_head"]["bias"] = bias.at[0].add(0.5)
   meta = tmp_path / "ours/checkpoints/0/meta/metadata"
@@ -301,7 +301,7 @@ def test_a_flipped_bit_of_a_bfloat16_save_is_damage(tmp_path):
   saves.save_params(tmp_path / "ours", params)
   meta.write_bytes(kept)
   with pytest.raises(errors.DamagedError, match="step_head/bias isn't what"):
-    programs.load_params(tmp_path / "ours", dtype=None)
+    parameters.load_params(tmp_path / "ours", dtype=None)
 
 
 # --- Memory -----------------------------------------------------------------

@@ -31,17 +31,16 @@ from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import model_card
 from prm_jax.huggingface import origin_digests
-from prm_jax.models import model_config as model_config
+from prm_jax.models import kinds
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.runtime import files
-from prm_jax.scoring import scorer
+from prm_jax.scoring import saved
 from prm_jax.text import encoding
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
 from prm_jax.text import templates
-from prm_jax.text import tokenizer as tokenizer_lib
-from prm_jax.training import implicit_prm
-from prm_jax.training import prm
+from prm_jax.text import tokenizer_files
 
 ROOT = pathlib.Path(__file__).parents[2]
 MODEL = model_config.ModelConfig(
@@ -99,7 +98,7 @@ def _theirs(folder, tokenizer="qwen"):
 
 def _scores(folder):
   """Returns scores one by one, as an export scores its example."""
-  model = scorer.load(folder)
+  model = saved.load(folder)
   return [model.score([s])[0].scores for s in SOLUTIONS]
 
 
@@ -142,7 +141,9 @@ def test_an_export_is_imported_with_the_same_scores(kind, tmp_path):
   ours = _ours(tmp_path / "ours", model, **fields)
   if kind == "signs":
     # Its architecture has no score head: it is a language model's.
-    kind_of, head = heads.tensors(prm.KIND, "rlhflow", model, {}, ours)
+    kind_of, head = heads.tensors(
+      kinds.KINDS["prm"], "rlhflow", model, {}, ours
+    )
     assert (kind_of, head) == ("CausalLM", {})
     return
   facts = export_model.export_folder(ours, tmp_path / "theirs")
@@ -349,7 +350,7 @@ def test_a_prm_keeps_how_a_text_is_cut(name, tmp_path):
   assert main.main([*first, f"--segmenter={name}"]) == 0
   export_model.export_folder(tmp_path / "a", tmp_path / "again")
   import_model.import_folder(tmp_path / "again", tmp_path / "b")
-  prm = scorer.load(tmp_path / "b")
+  prm = saved.load(tmp_path / "b")
   assert segmenters.name_of(prm.segmenter) == name
   text = "So x = 3.14. So y = 2."
   spans = segmenters.spans(text, prm.segmenter, prm.tokenizer)
@@ -364,7 +365,7 @@ def test_a_prm_in_a_policys_template_comes_back_with_the_same_scores(tmp_path):
   import_model.import_folder(tmp_path / "theirs", tmp_path / "back")
   solution = schema.Solution("a", "What is 3 + 4?", ("3 + 4 = 7", "It is 7."))
   before, after = (
-    scorer.load(tmp_path / name).score([solution])[0].scores
+    saved.load(tmp_path / name).score([solution])[0].scores
     for name in ("ours", "back")
   )
   np.testing.assert_allclose(before, after, atol=1e-6)
@@ -505,7 +506,7 @@ def test_an_export_that_others_would_misread_is_refused(
 
 def test_an_implicit_prm_has_no_architecture_to_go_to(tmp_path):
   with pytest.raises(errors.InputError, match="its reference"):
-    heads.tensors(implicit_prm.KIND, "native", MODEL, {}, tmp_path)
+    heads.tensors(kinds.KINDS["implicit"], "native", MODEL, {}, tmp_path)
 
 
 def test_a_linear_head_as_an_mlp_has_the_same_logits():
@@ -524,7 +525,7 @@ def test_a_linear_head_as_an_mlp_has_the_same_logits():
 
 
 def test_a_sentencepiece_model_goes_along(tmp_path):
-  tokenizer = tokenizer_lib.train_sentencepiece(recipes.LESSONS, 320)
+  tokenizer = tokenizer_files.train_sentencepiece(recipes.LESSONS, 320)
   model = dataclasses.replace(MODEL, vocab_size=tokenizer.vocab_size)
   ours = _ours(tmp_path / "ours", model, tokenizer=tokenizer)
   export_model.export_folder(ours, tmp_path / "theirs")

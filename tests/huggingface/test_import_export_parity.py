@@ -20,9 +20,10 @@ from prm_jax import schema
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import verify
-from prm_jax.scoring import scorer
+from prm_jax.scoring import saved
 from prm_jax.text import segmenters
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -166,7 +167,7 @@ def _import(name, tmp_path):
 @EVERY
 def test_an_imported_prm_scores_as_the_public_recipe(name, tmp_path):
   recipe, ours = _import(name, tmp_path)
-  prm = scorer.load(ours)
+  prm = saved.load(ours)
   scores = [x.scores for x in prm.score(SOLUTIONS)]
   assert prm.segmenter == (
     segmenters.Segmenter("paragraph") if name.startswith("qwen") else None
@@ -194,7 +195,7 @@ def test_a_token_classifiers_names_say_which_score_it_is(names, tmp_path):
   _save(theirs, model, "qwen")
   good = model.config.label2id["+" if "+" in names else "correct"]
   import_model.import_folder(theirs, tmp_path / "ours")
-  found = scorer.load(tmp_path / "ours").score(SOLUTIONS)
+  found = saved.load(tmp_path / "ours").score(SOLUTIONS)
   recipe = recipes.RECIPES["token_classification"][1]
   for solution, scored in zip(SOLUTIONS, found, strict=True):
     ids, places = recipe(solution.problem, solution.steps)
@@ -251,7 +252,7 @@ def check_card(ours, target, num=None):
     flags=re.S | re.M,
   )
   assert other != code
-  expected = scorer.load(ours).score([solution])[0].scores
+  expected = saved.load(ours).score([solution])[0].scores
   expected = expected[-(num or len(expected)) :]
   np.testing.assert_allclose(_run(other, target), expected, atol=2e-4)
   # After imports, problem and steps: ten lines, for heads that transformers
@@ -275,7 +276,7 @@ def test_the_cards_code_of_a_model_of_ours_does_too(kind, tokenizer, tmp_path):
   fields = dict(test_import_export.KINDS[kind])
   made = tokenizer_lib.Bytes()
   if tokenizer == "sentencepiece":
-    made = tokenizer_lib.train_sentencepiece(recipes.LESSONS, 320)
+    made = tokenizer_files.train_sentencepiece(recipes.LESSONS, 320)
   model = dataclasses.replace(
     test_import_export.MODEL,
     vocab_size=made.vocab_size,

@@ -22,13 +22,13 @@ from prm_jax.huggingface import generation_config
 from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import import_policy
+from prm_jax.models import kinds
 from prm_jax.records import jsonl
 from prm_jax.text import encoding
 from prm_jax.text import few_shot
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
-from prm_jax.text import tokenizer as tokenizer_lib
-from prm_jax.training import programs
+from prm_jax.text import tokenizer_files
 from prm_jax.training import train_run
 
 Options = import_policy.Options
@@ -36,7 +36,7 @@ Options = import_policy.Options
 
 def _read(folder, family, options=None, chat=None, **generation):
   policy_folders.write(folder, family, chat, **generation)
-  tokenizer = tokenizer_lib.from_folder(folder)
+  tokenizer = tokenizer_files.from_folder(folder)
   return import_policy.read(folder, tokenizer, options or Options())
 
 
@@ -131,7 +131,7 @@ def test_plain_text_begins_as_the_tokenizer_begins_a_text(family, tmp_path):
   model = tokenizers.Tokenizer.from_str(policy_folders.json_of(family))
   model.post_processor = processors.Sequence([])
   (folder / "tokenizer.json").write_text(model.to_str())
-  tokenizer = tokenizer_lib.from_folder(folder)
+  tokenizer = tokenizer_files.from_folder(folder)
   other = import_policy.read(folder, tokenizer, Options("plain")).template
   assert other.opening == found.template.opening[1:]
 
@@ -151,7 +151,7 @@ def test_a_step_is_cut_as_asked(tmp_path):
 def test_without_a_token_that_ends_a_text_plain_text_is_refused(tmp_path):
   folder = policy_folders.write(tmp_path / "hf", "qwen3", "")
   (folder / "tokenizer_config.json").write_text("{}")
-  tokenizer = tokenizer_lib.from_folder(folder)
+  tokenizer = tokenizer_files.from_folder(folder)
   with pytest.raises(errors.InputError, match="add an eos_token"):
     import_policy.read(folder, tokenizer, Options())
 
@@ -340,7 +340,7 @@ def test_a_policy_that_is_tuned_keeps_how_it_is_sampled_and_its_files(
     kept = tuned / import_model.ORIGIN / name
     assert kept.read_bytes() == (theirs / name).read_bytes()
   # A reward model that begins with its trunk writes nothing.
-  assert train_run.read_sampling(programs.KINDS["prm"], ours) == {}
+  assert train_run.read_sampling(kinds.KINDS["prm"], ours) == {}
 
 
 def _train(path, start, workdir):

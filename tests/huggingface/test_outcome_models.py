@@ -29,7 +29,7 @@ from prm_jax.text import encoding
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
 from prm_jax.text import templates
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 from prm_jax.training import train_run_config
 
 SOLUTION = schema.Solution("a", "What is 3 + 4?", ("3 + 4 = 7", "It is 7."))
@@ -202,7 +202,7 @@ def test_a_sentencepiece_model_reads_the_chat_as_one_text_too(tmp_path):
   folder = _theirs(tmp_path / "hf")
   (folder / "tokenizer.json").unlink()
   words = ["[INST] What is 3 + 4? [/INST] 3 + 4 = 7 It is 7."] * 20
-  own = tokenizer_lib.train_sentencepiece(words, 300)
+  own = tokenizer_files.train_sentencepiece(words, 300)
   own.save(folder)
   (folder / "tokenizer_config.json").write_text(
     json.dumps(
@@ -429,7 +429,7 @@ def test_any_text_that_a_chat_template_looks_for_is_refused(
   chat = policy_folders.QWEN3.replace("m.content", content)
   theirs = _theirs(tmp_path / "hf", chat=chat)
   template = outcome_chat.template(
-    theirs, tokenizer_lib.from_folder(theirs), pad=None
+    theirs, tokenizer_files.from_folder(theirs), pad=None
   )
   assert template.refuses == words
 

@@ -21,7 +21,7 @@ from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import outcome_chat
 from prm_jax.huggingface import token_names
-from prm_jax.scoring import scorer
+from prm_jax.scoring import saved
 from prm_jax.text import policy_text
 from prm_jax.text import templates
 
@@ -141,9 +141,7 @@ def _expected(logits, folder, family):
 
 
 def _found(folder):
-  return np.asarray(
-    [x.logits[-1] for x in scorer.load(folder).score(SOLUTIONS)]
-  )
+  return np.asarray([x.logits[-1] for x in saved.load(folder).score(SOLUTIONS)])
 
 
 @pytest.mark.parametrize("family, name", [*CASES, ("qwen2_5_math", REWARD)])

@@ -17,6 +17,7 @@ import test_import_export
 
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import parameters
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
 from prm_jax.huggingface import export_model
@@ -25,7 +26,6 @@ from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import safetensors_io
 from prm_jax.runtime import files
 from prm_jax.text import encoding
-from prm_jax.training import programs
 
 LORA = dict(lora_rank=2, lora_alpha=6.0, lora_targets=("query", "down"))
 HEADS = dict(prm="step", orm="outcome", sft="lm")
@@ -58,7 +58,7 @@ def _adapted(folder, base, program="prm", template=None, **fields):
     tokenizer=tokenizer.save(folder),
   )
   params = dict(test_import_export._params(model, HEADS[program], seed=1))
-  trunk = programs.load_params(ours)
+  trunk = parameters.load_params(ours)
 
   def choose(path, x):
     tree = trunk
@@ -75,7 +75,7 @@ def _adapted(folder, base, program="prm", template=None, **fields):
 
 
 def _leaves(folder):
-  flat = jax.tree_util.tree_flatten_with_path(programs.load_params(folder))[0]
+  flat = jax.tree_util.tree_flatten_with_path(parameters.load_params(folder))[0]
   return {jax.tree_util.keystr(path): np.asarray(x) for path, x in flat}
 
 
@@ -264,7 +264,7 @@ def test_what_isnt_a_base_with_adapters_isnt_exported_so(kind, base, tmp_path):
     options, message = dict(dtype="bfloat16"), "exported in float32"
   if kind == "trunk":
     description = model_json.read_description(ours)
-    params = dict(programs.load_params(ours))
+    params = dict(parameters.load_params(ours))
     scale = params["final_norm"]["scale"]
     one_bit = jnp.nextafter(scale[3], jnp.float32(9))
     params["final_norm"] = dict(scale=scale.at[3].set(one_bit))

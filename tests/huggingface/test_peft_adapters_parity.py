@@ -13,7 +13,7 @@ from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import verify
-from prm_jax.scoring import scorer
+from prm_jax.scoring import saved
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -67,7 +67,7 @@ def _scores(model, task, folder):
 
 
 def _found(folder, task):
-  prm = scorer.load(folder)
+  prm = saved.load(folder)
   if task == "SEQ_CLS":
     return np.asarray([x.logits[-1] for x in prm.score(outcomes.SOLUTIONS)])
   return np.concatenate([x.scores for x in prm.score(parity.SOLUTIONS)])

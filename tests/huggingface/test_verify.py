@@ -16,7 +16,7 @@ from prm_jax import errors
 from prm_jax.cli import main
 from prm_jax.huggingface import verify
 from prm_jax.huggingface import verify_ids
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 
 def _same(folder):
@@ -107,7 +107,7 @@ def _ids_compared(tmp_path, monkeypatch, theirs, normalizer=None):
   spec["normalizer"] = normalizer
   (folder / "tokenizer.json").write_text(json.dumps(spec))
   monkeypatch.setattr(verify_ids, "_theirs", theirs)
-  tokenizer = tokenizer_lib.from_folder(folder)
+  tokenizer = tokenizer_files.from_folder(folder)
   return verify_ids.compare(folder, tokenizer, ["a problem"])
 
 

@@ -22,7 +22,7 @@ from prm_jax.models import transformer
 from prm_jax.policy import sampler
 from prm_jax.testbed import arithmetic
 from prm_jax.testbed import judge as testbed_judge
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 CRITIC = judge_prompts.PROCESSBENCH
 STEPS = ("a", "b", "c")
@@ -350,7 +350,7 @@ def test_a_judge_that_writes_the_right_chains_is_the_exact_verifier():
 
 @pytest.fixture(scope="module")
 def policy():
-  words = tokenizer_lib.train_sentencepiece(
+  words = tokenizer_files.train_sentencepiece(
     [
       *(x for s in _dial_solutions(100) for x in (s.problem, *s.steps)),
       " ".join(judge_prompts.DIAL_WORDS),

@@ -18,7 +18,7 @@ from prm_jax.labelling import omega_tree
 from prm_jax.labelling.prefix_rollouts import Rollout
 from prm_jax.testbed import arithmetic
 from prm_jax.text import encoding
-from prm_jax.text import tokenizer
+from prm_jax.text import tokenizer_files
 
 TASK = arithmetic.Task(min_turns=4, max_turns=8)
 
@@ -337,7 +337,7 @@ def test_training_reads_the_labels_as_they_are():
   texts = [text for s in labelled for text in (s.problem, *s.steps)]
   examples, _ = encoding.prm_examples(
     labelled,
-    tokenizer.train_sentencepiece(texts, 60, model_type="word"),
+    tokenizer_files.train_sentencepiece(texts, 60, model_type="word"),
     encoding.EncodingConfig(),
     policy,
   )

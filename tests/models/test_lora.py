@@ -14,7 +14,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.models import layers
 from prm_jax.models import lora
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import sampler
 from prm_jax.rows import packing

@@ -8,7 +8,7 @@ import importlib.util
 
 import pytest
 
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import runs

@@ -14,15 +14,15 @@ import pytest
 from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import codecs
 from prm_jax.policy import log_likelihood
 from prm_jax.policy import sampler
 from prm_jax.text import encoding
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
-WORDS = tokenizer_lib.train_sentencepiece(
+WORDS = tokenizer_files.train_sentencepiece(
   ["a b c d e f"], 32, model_type="word"
 )
 CONFIG = model_config.ModelConfig(

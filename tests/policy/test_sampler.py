@@ -15,7 +15,7 @@ import test_drawing
 from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import sampler
 from prm_jax.text import encoding as encode

@@ -9,7 +9,7 @@ import published
 import pytest
 
 from prm_jax.huggingface import import_policy
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.real_weights
@@ -48,7 +48,7 @@ def test_a_whole_conversation_has_the_ids_of_transformers(
 ):
   folder = _folder(real_weights, name, tmp_path)
   theirs = transformers.AutoTokenizer.from_pretrained(folder)
-  tokenizer = tokenizer_lib.from_folder(folder)
+  tokenizer = tokenizer_files.from_folder(folder)
   template = import_policy.read(
     folder, tokenizer, import_policy.Options()
   ).template

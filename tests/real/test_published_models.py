@@ -16,7 +16,7 @@ from prm_jax.huggingface import verify_ids
 from prm_jax.policy import codecs
 from prm_jax.records import jsonl
 from prm_jax.text import encoding
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 pytestmark = [
   pytest.mark.real_weights,
@@ -42,7 +42,7 @@ def test_ids_are_transformers_up_to_the_normal_form_that_is_named(
 ):
   folder = published.folder_of(real_weights, name)
   texts = ["\n".join(x.steps) for x in jsonl.read(rounding.SAMPLE)]
-  tokenizer = tokenizer_lib.from_folder(folder)
+  tokenizer = tokenizer_files.from_folder(folder)
   ids = verify_ids.compare(folder, tokenizer, texts)
   print(ids)
   assert not ids.failure and not {*ids.other} & {*texts}
@@ -71,7 +71,7 @@ def _codec(folder):
   description = model_json.read_description(folder)
   tokenizer = model_json.read_tokenizer(folder, description)
   read = encoding.saved_encoding(description.encoding, folder)
-  return codecs.of(codecs.template_of(read), tokenizer)
+  return codecs.of(encoding.policy_template(read), tokenizer)
 
 
 @pytest.mark.parametrize("name", NAMES)

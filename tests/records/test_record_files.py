@@ -12,7 +12,7 @@ from pyarrow import parquet
 import pytest
 
 from prm_jax import errors
-from prm_jax.datasets import formats
+from prm_jax.records import formats
 from prm_jax.records import record_files
 
 VALUE = st.recursive(

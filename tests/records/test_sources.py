@@ -11,6 +11,8 @@ from prm_jax import schema
 from prm_jax.datasets import tfds_records
 from prm_jax.datasets import validation
 from prm_jax.records import array_record
+from prm_jax.records import chosen_tokenizer
+from prm_jax.records import corpus
 from prm_jax.records import jsonl
 from prm_jax.records import sources as sources_lib
 from prm_jax.runtime import files
@@ -52,13 +54,13 @@ def test_equal_rows_count_once_and_are_counted(tmp_path, capsys):
   ]
   source = _write(tmp_path / "a.jsonl", rows)
   other = _write(tmp_path / "b.jsonl", [a, _solution("q")])
-  found = sources_lib.load(sources_lib.CorpusConfig((source, other)))
+  found = corpus.load(corpus.CorpusConfig((source, other)))
   assert len(found.train) == 5
   said = capsys.readouterr().out
   assert f"{source}: 6 solutions\n" in said
   assert "taken out of training: 3 equal solutions\n" in said
-  both = sources_lib.CorpusConfig((source, other), deduplicate=False)
-  assert len(sources_lib.load(both).train) == 8
+  both = corpus.CorpusConfig((source, other), deduplicate=False)
+  assert len(corpus.load(both).train) == 8
   assert "taken out" not in capsys.readouterr().out
 
 
@@ -72,7 +74,7 @@ def test_equal_turns_after_other_results_are_no_equal_rows(tmp_path):
     messages.trajectory([*asked, dict(role="tool", content=x)]) for x in "121"
   ]
   source = _write(tmp_path / "a.jsonl", rows)
-  found = sources_lib.load(sources_lib.CorpusConfig((source,)))
+  found = corpus.load(corpus.CorpusConfig((source,)))
   assert [x.messages[2].text for x in found.train] == ["1", "2"]
 
 
@@ -108,7 +110,7 @@ def test_training_and_the_doctor_take_the_same_trajectories_for_equal(
   equal = {x["check"]: x["count"] for x in found["checks"]}["equal_solutions"]
   source = f"jsonl:{tmp_path / 'a.jsonl'}"
   jsonl.write_solutions(tmp_path / "a.jsonl", rows)
-  kept = sources_lib.load(sources_lib.CorpusConfig((source,))).train
+  kept = corpus.load(corpus.CorpusConfig((source,))).train
   assert [x.id for x in kept] == ["b", "c"] and equal == 1
 
 
@@ -127,19 +129,17 @@ def test_excluded_problems_are_known_by_their_letters_and_digits(
   exclude = _write(
     tmp_path / "out.jsonl", [_solution("What is 1+1 ?"), _solution("½É was")]
   )
-  found = sources_lib.load(
-    sources_lib.CorpusConfig((train,), exclude=(exclude,))
-  )
+  found = corpus.load(corpus.CorpusConfig((train,), exclude=(exclude,)))
   assert _problems(found.train) == ["What is $1+2$?", "Was ist ½ + é?"]
   assert "2 solutions of excluded problems" in capsys.readouterr().out
 
 
 def test_a_holdout_is_disjoint_stable_and_of_its_share(tmp_path):
   rows = [_solution(f"problem {i // 2}", (str(i),)) for i in range(1000)]
-  config = sources_lib.CorpusConfig(
+  config = corpus.CorpusConfig(
     (_write(tmp_path / "a.jsonl", rows),), holdout=0.2
   )
-  found = sources_lib.load(config)
+  found = corpus.load(config)
   held = set(_problems(found.evaluation))
   assert not held & set(_problems(found.train))
   assert len(found.train) + len(found.evaluation) == 1000
@@ -149,24 +149,20 @@ def test_a_holdout_is_disjoint_stable_and_of_its_share(tmp_path):
     schema.Solution(s.id, f"  {s.problem.upper()}!", s.steps)
     for s in reversed(rows[::3])
   ]
-  again = sources_lib.load(
-    sources_lib.CorpusConfig(
-      (_write(tmp_path / "b.jsonl", fewer),), holdout=0.2
-    )
+  again = corpus.load(
+    corpus.CorpusConfig((_write(tmp_path / "b.jsonl", fewer),), holdout=0.2)
   )
   names = {p.strip(" !").lower() for p in _problems(again.evaluation)}
   assert names == {s.problem for s in rows[::3]} & held
   # A larger share holds the smaller one.
-  more = sources_lib.load(sources_lib.CorpusConfig(config.train, holdout=0.5))
+  more = corpus.load(corpus.CorpusConfig(config.train, holdout=0.5))
   assert held < set(_problems(more.evaluation))
 
 
 def test_named_evaluation_files_follow_the_holdout(tmp_path):
   train = _write(tmp_path / "a.jsonl", [_solution(f"p{i}") for i in range(50)])
   test = _write(tmp_path / "b.jsonl", [_solution("x")])
-  found = sources_lib.load(
-    sources_lib.CorpusConfig((train,), (test,), holdout=0.3)
-  )
+  found = corpus.load(corpus.CorpusConfig((train,), (test,), holdout=0.3))
   assert len(found.evaluation) == 50 - len(found.train) + 1
   assert found.evaluation[-1].problem == "x"
 
@@ -240,21 +236,21 @@ def test_sources_that_are_no_tuple_of_texts_are_refused():
     return ml_collections.ConfigDict(fields)
 
   found = train_run_config.sources_of(config(train=["jsonl:a"], holdout=0.5))
-  assert found == sources_lib.CorpusConfig(("jsonl:a",), holdout=0.5)
+  assert found == corpus.CorpusConfig(("jsonl:a",), holdout=0.5)
   for bad in ("jsonl:a", 3, (3,)):
     with pytest.raises(errors.InputError, match=r"data\.train=.*tuple"):
       train_run_config.sources_of(config(train=bad))
   for holdout in (-0.1, 1.0, float("nan")):
     with pytest.raises(errors.InputError, match=r"data\.holdout"):
-      sources_lib.CorpusConfig(("jsonl:a",), holdout=holdout)
+      corpus.CorpusConfig(("jsonl:a",), holdout=holdout)
 
 
 def test_a_config_names_its_tokenizer(tmp_path):
   solutions = [_solution(f"one two {i}", ("three four",)) for i in range(9)]
 
   def make(**fields):
-    return sources_lib.make_tokenizer(
-      sources_lib.TokenizerConfig(**fields), solutions
+    return chosen_tokenizer.make_tokenizer(
+      chosen_tokenizer.TokenizerConfig(**fields), solutions
     )
 
   assert isinstance(make(kind="bytes"), tokenizer_lib.Bytes)
@@ -280,18 +276,18 @@ def test_a_tokenizer_file_that_isnt_one_is_refused(
 ):
   if content is not None:
     (tmp_path / name).write_bytes(content)
-  config = sources_lib.TokenizerConfig("file", path=str(tmp_path / name))
+  config = chosen_tokenizer.TokenizerConfig("file", path=str(tmp_path / name))
   with pytest.raises(errors.InputError, match=message) as caught:
-    sources_lib.make_tokenizer(config, [])
+    chosen_tokenizer.make_tokenizer(config, [])
   assert "\n" not in str(caught.value)
   assert str(tmp_path / name) in str(caught.value)
 
 
 def test_a_tokenizer_that_cant_be_made_is_refused():
   with pytest.raises(errors.InputError, match=r"tokenizer\.kind='byte'"):
-    sources_lib.TokenizerConfig("byte")
+    chosen_tokenizer.TokenizerConfig("byte")
   with pytest.raises(errors.InputError, match="no training text"):
-    sources_lib.make_tokenizer(sources_lib.TokenizerConfig(), [])
+    chosen_tokenizer.make_tokenizer(chosen_tokenizer.TokenizerConfig(), [])
 
 
 def test_rows_that_a_form_passes_over_are_counted_by_name(tmp_path):
@@ -343,10 +339,10 @@ def test_a_stored_source_is_filtered_as_a_file_is(tmp_path, capsys):
   found = {}
   for source in (a, stored):
     capsys.readouterr()
-    config = sources_lib.CorpusConfig(
+    config = corpus.CorpusConfig(
       (source, b), (test,), exclude=(test,), holdout=0.3
     )
-    data = sources_lib.load(config)
+    data = corpus.load(config)
     said = capsys.readouterr().out.replace(source, "SOURCE")
     found[source] = (
       said,
@@ -369,8 +365,8 @@ def test_a_stored_source_is_filtered_as_a_file_is(tmp_path, capsys):
 
 def test_of_equal_rows_the_last_stands_where_the_first_stood(tmp_path):
   rows = _numbered([_solution(p) for p in "abacba"])
-  config = sources_lib.CorpusConfig((_write(tmp_path / "a.jsonl", rows),))
-  assert [(s.problem, s.id) for s in sources_lib.load(config).train] == [
+  config = corpus.CorpusConfig((_write(tmp_path / "a.jsonl", rows),))
+  assert [(s.problem, s.id) for s in corpus.load(config).train] == [
     ("a", "5"),
     ("b", "4"),
     ("c", "3"),
@@ -380,15 +376,15 @@ def test_of_equal_rows_the_last_stands_where_the_first_stood(tmp_path):
 def test_a_second_start_reads_no_record_for_its_digests(tmp_path, monkeypatch):
   rows = _numbered([_solution(f"p{i}") for i in range(9)])
   source = _store(tmp_path, "a", rows)
-  config = sources_lib.CorpusConfig((source,))
-  first = sources_lib.load(config)
+  config = corpus.CorpusConfig((source,))
+  first = corpus.load(config)
   assert list(first.train) == rows
 
   def refuse(problem):
     raise AssertionError(f"{problem} was read")
 
   monkeypatch.setattr(sources_lib, "problem_digest", refuse)
-  assert len(sources_lib.load(config).train) == 9
+  assert len(corpus.load(config).train) == 9
 
 
 def test_a_stored_dataset_is_a_format_for_every_reader(tmp_path):
@@ -407,7 +403,7 @@ def test_sources_have_short_names_that_differ(tmp_path):
       else []
       for s in sources
     ]
-    return sources_lib.source_names(sources, opened)
+    return corpus.source_names(sources, opened)
 
   assert names("prm800k:a.jsonl.gz", "gsm8k:a.jsonl") == ["prm800k", "gsm8k"]
   assert names("prm800k:x/a.jsonl.gz", "prm800k:x/b.jsonl") == [
@@ -425,32 +421,30 @@ def test_sources_have_short_names_that_differ(tmp_path):
 
 def test_weights_are_one_for_each_source(tmp_path):
   a, b = (_write(tmp_path / f"{x}.jsonl", [_solution(x)]) for x in "ab")
-  config = sources_lib.CorpusConfig((a, b, a), weights=(1.0, 3.0, 0.5))
-  data = sources_lib.load(config)
+  config = corpus.CorpusConfig((a, b, a), weights=(1.0, 3.0, 0.5))
+  data = corpus.load(config)
   assert data.names == ("jsonl.a", "jsonl.b")
   # One that is named twice gets both.
   assert data.weights == (1.5, 3.0)
-  assert sources_lib.load(sources_lib.CorpusConfig((a, b))).weights == ()
+  assert corpus.load(corpus.CorpusConfig((a, b))).weights == ()
   read = train_run_config.sources_of(
     ml_collections.ConfigDict(dict(train=(a, b), weights=(1.0, 2.0)))
   )
   assert read.weights == (1.0, 2.0)
   for weights in ((1.0,), (1.0, 0.0), (1.0, float("inf")), (1.0, float("nan"))):
     with pytest.raises(errors.InputError, match=r"data\.weights"):
-      sources_lib.CorpusConfig((a, b), weights=weights)
+      corpus.CorpusConfig((a, b), weights=weights)
 
 
 def test_a_vocabulary_of_stored_data_is_learnt_from_a_part_and_says_so(
   tmp_path, monkeypatch, capsys
 ):
   rows = _numbered([_solution(f"word{i:02}") for i in range(30)])
-  data = sources_lib.load(
-    sources_lib.CorpusConfig((_store(tmp_path, "a", rows),))
-  )
-  config = sources_lib.TokenizerConfig(vocab_size=8, model_type="word")
+  data = corpus.load(corpus.CorpusConfig((_store(tmp_path, "a", rows),)))
+  config = chosen_tokenizer.TokenizerConfig(vocab_size=8, model_type="word")
 
   def learnt():
-    words = sources_lib.make_tokenizer(config, data.train)
+    words = chosen_tokenizer.make_tokenizer(config, data.train)
     return words.vocab_size
 
   whole = learnt()

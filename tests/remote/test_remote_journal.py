@@ -14,7 +14,7 @@ from prm_jax import errors
 from prm_jax import remote
 from prm_jax import schema
 from prm_jax.policy import sampler
-from prm_jax.remote import reply_journal as reply_journal
+from prm_jax.remote import reply_journal
 
 
 def test_a_stopped_run_asks_only_for_what_is_missing(serve, tmp_path):

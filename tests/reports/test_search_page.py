@@ -20,7 +20,7 @@ from prm_jax.reports import search_page
 from prm_jax.reports import search_trees
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import rules
-from prm_jax.search import search_results as search_results
+from prm_jax.search import search_results
 from prm_jax.search import solutions
 from prm_jax.search import tree as tree_lib
 

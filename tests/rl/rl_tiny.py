@@ -10,20 +10,20 @@ import numpy as np
 
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.records import jsonl
 from prm_jax.rl import credit as credit_lib
 from prm_jax.rl import hacking_monitor
 from prm_jax.rl import policy_losses
 from prm_jax.rl import rewards as rewards_lib
-from prm_jax.rl import rl_config as rl_config
-from prm_jax.rl import rl_run_config as rl_run_config
+from prm_jax.rl import rl_config
+from prm_jax.rl import rl_run_config
 from prm_jax.rl import rollout as rollout_lib
 from prm_jax.rl import tasks as problems_lib
 from prm_jax.testbed import arithmetic
 from prm_jax.text import encoding
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 from prm_jax.training import batches
 from prm_jax.training import loop
 from prm_jax.training import optimizer
@@ -42,7 +42,7 @@ def tokenizer():
   problems = arithmetic.problems(150, "train", TASK, random)
   solved = [arithmetic.solve(p, random) for p in problems]
   texts = [text for s in solved for text in (s.problem, *s.steps)]
-  return tokenizer_lib.train_sentencepiece(texts, 80, model_type="word")
+  return tokenizer_files.train_sentencepiece(texts, 80, model_type="word")
 
 
 def problems(split="train", num=12):

@@ -16,8 +16,8 @@ from prm_jax.models import transformer
 from prm_jax.policy import codecs
 from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.policy import sampler
-from prm_jax.rl import policy_losses as policy_losses
-from prm_jax.rl import rl_run as rl_run
+from prm_jax.rl import policy_losses
+from prm_jax.rl import rl_run
 from prm_jax.rl import rollout as rollout_lib
 from prm_jax.rl import rows as rows_lib
 from prm_jax.rl import updates

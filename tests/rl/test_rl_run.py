@@ -17,6 +17,7 @@ import rl_tiny
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.checkpoints import parameters
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
 from prm_jax.huggingface import import_model
@@ -25,8 +26,8 @@ from prm_jax.policy import sampler
 from prm_jax.rl import credit
 from prm_jax.rl import experience
 from prm_jax.rl import hacking_monitor
-from prm_jax.rl import rl_run as rl_run
-from prm_jax.rl import rl_run_config as rl_run_config
+from prm_jax.rl import rl_run
+from prm_jax.rl import rl_run_config
 from prm_jax.rl import sample_files as samples_lib
 from prm_jax.rl import tasks as problems_lib
 from prm_jax.rl import updates
@@ -35,7 +36,6 @@ from prm_jax.runtime import files
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
 from prm_jax.text import tokenizer as tokenizer_lib
-from prm_jax.training import programs
 from prm_jax.training import warm_start
 
 pytestmark = pytest.mark.usefixtures(
@@ -249,7 +249,8 @@ def test_updates_without_a_finite_gradient_stop_the_run_with_a_whole_save(
   steps = saves.saved_steps(tmp_path)
   assert steps == [1, 2]
   first, last = (
-    programs.load_params(tmp_path, step=step) for step in (steps[0], steps[-1])
+    parameters.load_params(tmp_path, step=step)
+    for step in (steps[0], steps[-1])
   )
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(last))
   # The first gradient was finite; those that weren't left no trace.

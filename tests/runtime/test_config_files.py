@@ -12,11 +12,12 @@ import pytest
 from prm_jax import errors
 from prm_jax import trainer
 from prm_jax.demo import default_config
-from prm_jax.demo import demo_run as demo_run
-from prm_jax.demo import demo_run_config as demo_run_config
+from prm_jax.demo import demo_run
+from prm_jax.demo import demo_run_config
 from prm_jax.grading import pool
+from prm_jax.records import chosen_tokenizer
 from prm_jax.records import sources as sources_lib
-from prm_jax.rl import rl_run_config as rl_run_config
+from prm_jax.rl import rl_run_config
 from prm_jax.rl import tasks as problems_lib
 from prm_jax.runtime import config_files
 from prm_jax.runtime import verbs
@@ -313,7 +314,7 @@ def test_a_field_that_the_dataclass_lacks_may_have_a_type_too():
 
 # Each kind of run, and the demo: a config of its own, and its form.
 RUNS = dict.fromkeys(
-  programs.SUPERVISED, ("prm800k_small.py", train_run_config.form)
+  tuple(programs.TRAINED), ("prm800k_small.py", train_run_config.form)
 )
 RUNS |= {"rl": ("rl_arithmetic.py", rl_run_config.form)}
 RUNS |= {
@@ -326,7 +327,7 @@ def _config_of(run):
   folder = pathlib.Path(__file__).parents[2] / "experiments"
   path = folder / RUNS[run][0]
   config = config_files.read(path)
-  if run in programs.SUPERVISED:
+  if run in tuple(programs.TRAINED):
     config.program, config.objective = run, {}
     if run == "prm":
       config.objective.labels = {}
@@ -443,7 +444,7 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
   sources = train_run_config.sources_of(config.data)
   for source in (*sources.train, *sources.evaluation, *sources.exclude):
     assert source.partition(":")[0] in sources_lib.format_names()
-  sources_lib.TokenizerConfig(**config.tokenizer)
+  chosen_tokenizer.TokenizerConfig(**config.tokenizer)
 
 
 def test_the_reward_models_of_the_demo_have_the_same_compute():

@@ -23,11 +23,11 @@ import test_loop
 
 from prm_jax import errors
 from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import parameters
 from prm_jax.checkpoints import saves
 from prm_jax.runtime import files as files_lib
 from prm_jax.runtime import storage as storage_lib
 from prm_jax.training import loop
-from prm_jax.training import programs
 
 pytestmark = pytest.mark.usefixtures("printed_log")
 
@@ -231,8 +231,8 @@ def _compare(files, folder, equal_records, equal):
   files.get("bkt/runs/mine", str(folder / "copy"), recursive=True)
   jax.tree.map(
     equal,
-    programs.load_params(folder / "copy"),
-    programs.load_params(whole),
+    parameters.load_params(folder / "copy"),
+    parameters.load_params(whole),
   )
 
 

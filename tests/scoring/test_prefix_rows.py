@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from prm_jax import schema
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.scoring import cached_scorer
 from prm_jax.scoring import prefix_programs
 from prm_jax.scoring import prefix_rows

@@ -13,7 +13,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.scoring import score_sources
 from prm_jax.text import encoding

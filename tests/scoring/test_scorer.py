@@ -15,17 +15,19 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import model_json
-from prm_jax.models import model_config as model_config
+from prm_jax.models import kinds
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import codecs
 from prm_jax.rows import packing
+from prm_jax.scoring import saved
 from prm_jax.scoring import scorer
 from prm_jax.text import encoding
 from prm_jax.text import policy_templates
 from prm_jax.text import policy_text
 from prm_jax.text import segmenters
 from prm_jax.text import tokenizer as tokenizer_lib
-from prm_jax.training import implicit_prm
+from prm_jax.text import tokenizer_files
 from prm_jax.training import orm
 from prm_jax.training import prm
 from prm_jax.training import program
@@ -268,9 +270,7 @@ def test_an_implicit_prm_scores_packed_rows_as_padded_ones(step_score):
     jax.tree.map(lambda x: 0.5 * random.normal(size=x.shape), shapes)
     for _ in range(2)
   )
-  params = jax.tree.map(
-    jnp.float32, {**params, implicit_prm.REFERENCE: reference}
-  )
+  params = jax.tree.map(jnp.float32, {**params, kinds.REFERENCE: reference})
   scoring = dict(beta=0.1, step_score=step_score)
   padded, packed = (
     scorer.Scorer(
@@ -371,7 +371,7 @@ def test_a_longer_solution_than_any_in_training_is_scored_whole():
 
 @functools.cache
 def _segments():
-  return tokenizer_lib.train_sentencepiece(
+  return tokenizer_files.train_sentencepiece(
     ["one and one is two", "<sep> </s> is text"] * 5, 280
   )
 
@@ -433,12 +433,12 @@ def test_a_folder_gives_the_scorer_that_was_trained(tmp_path, name):
   checkpoints.wait()
   checkpoints.close()
   expected = _scorer(name, encoding_config=encoding_config).score(_solutions())
-  _assert_same(scorer.load(tmp_path).score(_solutions()), expected)
-  _assert_same(scorer.load(tmp_path, 2).score(_solutions()), expected)
-  first = scorer.load(tmp_path, 1).score(_solutions())
+  _assert_same(saved.load(tmp_path).score(_solutions()), expected)
+  _assert_same(saved.load(tmp_path, 2).score(_solutions()), expected)
+  first = saved.load(tmp_path, 1).score(_solutions())
   assert {x for row in first for x in row.scores} == {0.5}
   with pytest.raises(errors.InputError, match="of step 3; it has 1, 2"):
-    scorer.load(tmp_path, 3)
+    saved.load(tmp_path, 3)
 
 
 @pytest.mark.parametrize(
@@ -452,7 +452,7 @@ def test_a_damaged_reading_is_refused_in_one_line(tmp_path, encoding_config):
     model_json.Description("prm", MODEL, encoding_config, BYTES.save(tmp_path)),
   )
   with pytest.raises(errors.InputError, match=r"model\.json: damaged") as e:
-    scorer.load(tmp_path)
+    saved.load(tmp_path)
   assert "\n" not in str(e.value)
 
 
@@ -462,7 +462,7 @@ def test_a_policy_has_no_scores(tmp_path):
     model_json.Description("sft", MODEL, {}, BYTES.save(tmp_path)),
   )
   with pytest.raises(errors.InputError, match="sft") as e:
-    scorer.load(tmp_path)
+    saved.load(tmp_path)
   assert "\n" not in str(e.value)
 
 

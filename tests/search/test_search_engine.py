@@ -9,7 +9,7 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine
 from prm_jax.search import records

@@ -20,7 +20,7 @@ from prm_jax.serving.adapters import form as form_lib
 from prm_jax.serving.adapters import vllm
 from prm_jax.text import encoding
 from prm_jax.text import templates
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 GOLDEN = golden_requests.GOLDEN
 PROBLEM, RESPONSE = golden_requests.PROBLEM, golden_requests.RESPONSE
@@ -304,7 +304,7 @@ def test_our_own_route_takes_its_fields_in_the_body_alone(running):
 
 def test_marked_steps_are_the_steps_of_a_reward_model_with_marks():
   """vLLM is sent them for Qwen's reward models; nothing is compiled here."""
-  tokenizer = tokenizer_lib.SentencePiece(
+  tokenizer = tokenizer_files.SentencePiece(
     hostile_text.sentencepiece_model("identity")
   )
   config = encoding.EncodingConfig(template=templates.qwen_prm())

@@ -18,7 +18,7 @@ from prm_jax.text import answers
 from prm_jax.text import encoding
 from prm_jax.text import few_shot
 from prm_jax.text import policy_templates
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 CHATS = policy_templates.CHATS
 ALL = {
@@ -148,7 +148,7 @@ def test_a_damaged_template_is_refused(change):
 
 
 def test_a_model_needs_the_ids_of_all_controls():
-  tokenizer = tokenizer_lib.HuggingFace(policy_folders.json_of("qwen3"))
+  tokenizer = tokenizer_files.HuggingFace(policy_folders.json_of("qwen3"))
   config = encoding.EncodingConfig(template=policy_templates.qwen3())
   assert encoding.num_ids(config, tokenizer) == tokenizer.text_ids
 

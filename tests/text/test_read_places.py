@@ -26,6 +26,7 @@ from prm_jax import schema
 from prm_jax.text import encoding
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 BYTE_LEVEL = ("byte_level", "byte_level_trimmed", "byte_level_stripped")
 NAMES = (
@@ -49,10 +50,10 @@ def _byte_level(name: str) -> str:
 def _tokenizer(name: str) -> tokenizer_lib.Tokenizer:
   library, _, kind = name.partition("/")
   if library == "sentencepiece":
-    return tokenizer_lib.SentencePiece(hostile_text.sentencepiece_model(kind))
+    return tokenizer_files.SentencePiece(hostile_text.sentencepiece_model(kind))
   is_byte_level = kind in BYTE_LEVEL
   make = _byte_level if is_byte_level else hostile_text.byte_fallback_json
-  return tokenizer_lib.HuggingFace(make(kind), bos="<s>", eos="</s>")
+  return tokenizer_files.HuggingFace(make(kind), bos="<s>", eos="</s>")
 
 
 # --- The oracle -------------------------------------------------------------
@@ -118,7 +119,7 @@ def _own_bytes(name: str, token: str) -> bytes:
 
 def _tokens(name: str, text: str) -> list[str]:
   tokenizer = _tokenizer(name)
-  if isinstance(tokenizer, tokenizer_lib.SentencePiece):
+  if isinstance(tokenizer, tokenizer_files.SentencePiece):
     return tokenizer._pieces.encode(text, out_type=str)
   return tokenizer._tokenizer.encode(text, add_special_tokens=False).tokens
 
@@ -262,14 +263,14 @@ def test_a_step_that_can_not_be_read_names_its_solution():
 
 
 @functools.cache
-def _lacking() -> tokenizer_lib.HuggingFace:
+def _lacking() -> tokenizer_files.HuggingFace:
   """A tokenizer like SmolLM2's: without tokens for bytes that nobody writes."""
   spec = json.loads(recipes.json_of("llama_3"))
   for symbol in "\u0104\u0106\u00f1":  # of the bytes 04, 06 and f1
     vocabulary = spec["model"]["vocab"]
     vocabulary[f"without {symbol}"] = vocabulary.pop(symbol)
   names = dict(bos="<|begin_of_text|>", eos="<|eot_id|>")
-  return tokenizer_lib.HuggingFace(json.dumps(spec), **names)
+  return tokenizer_files.HuggingFace(json.dumps(spec), **names)
 
 
 # qwen_prm's controls are another tokenizer's.
@@ -311,7 +312,7 @@ def test_a_character_has_a_token_only_in_the_form_that_is_looked_up(
     end_of_word_suffix=suffix,
   )
   model = tokenizers.Tokenizer(model)
-  tokenizer = tokenizer_lib.HuggingFace(model.to_str())
+  tokenizer = tokenizer_files.HuggingFace(model.to_str())
   assert len(tokenizer.encode_with_spans("aa")[0]) == 2
   with pytest.raises(errors.InputError, match="no token for 'b'"):
     tokenizer.encode_with_spans("ab")
@@ -323,7 +324,7 @@ def test_bytes_stand_for_characters_only_if_they_have_tokens(num_bytes):
   model = tokenizers.models.BPE(
     vocab={x: i for i, x in enumerate(names)}, merges=[], byte_fallback=True
   )
-  tokenizer = tokenizer_lib.HuggingFace(tokenizers.Tokenizer(model).to_str())
+  tokenizer = tokenizer_files.HuggingFace(tokenizers.Tokenizer(model).to_str())
   assert tokenizer.encode_with_spans("ab 1")[1][1] == (1, 2)
   if num_bytes:
     ids, spans = tokenizer.encode_with_spans("azb 1")
@@ -341,7 +342,7 @@ def test_the_name_of_an_added_token_is_no_token_of_a_text():
     dict(token, id=2, content="\u20ac", special=True),
     dict(token, id=3, content=" ", special=False),
   ]
-  tokenizer = tokenizer_lib.HuggingFace(json.dumps(spec))
+  tokenizer = tokenizer_files.HuggingFace(json.dumps(spec))
   assert tokenizer.encode_with_spans("a b")[1] == [(0, 1), (1, 2), (2, 3)]
   with pytest.raises(errors.InputError, match=r"no token for '\\u20ac'"):
     tokenizer.encode_with_spans("a\u20acb")
@@ -353,7 +354,7 @@ def test_real_tokenizers_say_the_place_of_every_token(real_weights):
     "Caf\u00e9 \U0001f600: let $x^2 = 16$.\n\nSo\tx = 4\r\nor \u2212\u200a4."
   )
   for path in sorted(real_weights.glob("*/tokenizer.json")):
-    tokenizer = tokenizer_lib.from_folder(path.parent)
+    tokenizer = tokenizer_files.from_folder(path.parent)
     ids, places = tokenizer.encode_with_spans(text)
     assert ids == tokenizer.encode(text)
     for (first, last), i in zip(places, ids, strict=True):

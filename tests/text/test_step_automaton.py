@@ -19,7 +19,7 @@ from prm_jax import errors
 from prm_jax.text import segmenters
 from prm_jax.text import step_automaton
 from prm_jax.text import token_bytes
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 NONE, STEP, STOP = range(3)
 EVENTS = step_automaton.EVENTS
@@ -295,7 +295,7 @@ def test_blocks_are_followed_over_a_published_vocabulary(texts, real_weights):
 
 @functools.cache
 def _published(folder):
-  tokenizer = tokenizer_lib.from_folder(folder / "smollm2-135m")
+  tokenizer = tokenizer_files.from_folder(folder / "smollm2-135m")
   return tokenizer, token_bytes.token_bytes(tokenizer)
 
 

@@ -15,7 +15,7 @@ from tokenizers import decoders
 
 from prm_jax import errors
 from prm_jax.text import token_bytes
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 # Its decoder joins words with spaces.
 _REFUSED = "hostile/word_level"
@@ -165,7 +165,7 @@ def test_a_space_that_a_decoder_leaves_out_is_known(name, strips):
 def test_a_decoder_that_joins_tokens_otherwise_is_refused(decoder):
   spec = json.loads(recipes.json_of("llama_2"))
   spec["decoder"] = decoder and json.loads(decoder.__getstate__())
-  other = tokenizer_lib.HuggingFace(json.dumps(spec), path="my.json")
+  other = tokenizer_files.HuggingFace(json.dumps(spec), path="my.json")
   with pytest.raises(
     errors.InputError, match=r"^my\.json: its decoder \("
   ) as e:

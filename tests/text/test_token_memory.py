@@ -18,6 +18,7 @@ from prm_jax.text import policy_text
 from prm_jax.text import text_cuts
 from prm_jax.text import token_memory
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 # What tokenizers treat in a way of its own: runs of spaces and line breaks,
 # characters that are composed or longer normalized, halves of characters, names
@@ -140,7 +141,7 @@ def _tokenizer(kind, joined=False):
     post_processor=None,
     model=model,
   )
-  return tokenizer_lib.HuggingFace(json.dumps(spec))
+  return tokenizer_files.HuggingFace(json.dumps(spec))
 
 
 def _ends(spans):

@@ -14,7 +14,7 @@ import pytest
 import sentencepiece
 
 from prm_jax import errors
-from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 EVERY = pytest.mark.parametrize("name", hostile_text.TOKENIZERS)
 LOSSLESS = pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_names_of_added_tokens_are_text_like_any_other(text):
   spec["added_tokens"] = [
     token for token in spec["added_tokens"] if not token["content"].strip()
   ]
-  knows_no_names = tokenizer_lib.HuggingFace(json.dumps(spec))
+  knows_no_names = tokenizer_files.HuggingFace(json.dumps(spec))
   # The white space left over moved up in the vocabulary.
   found, expected = (
     [t._tokenizer.id_to_token(i) for i in t.encode(text)]
@@ -89,10 +89,10 @@ def test_a_plain_token_that_is_named_as_a_control_can_not_be_typed():
 
 def test_a_control_of_one_character_is_refused_where_a_text_holds_it():
   json_text = hostile_text.tokenizer("byte_level")._json_text
-  tokenizer = tokenizer_lib.HuggingFace(json_text, separator="x")
-  assert tokenizer.encode("so") == tokenizer_lib.HuggingFace(json_text).encode(
-    "so"
-  )
+  tokenizer = tokenizer_files.HuggingFace(json_text, separator="x")
+  assert tokenizer.encode("so") == tokenizer_files.HuggingFace(
+    json_text
+  ).encode("so")
   with pytest.raises(errors.InputError, match="the text 'x' is token"):
     tokenizer.encode("x")
 
@@ -143,7 +143,7 @@ def test_words_outside_a_word_vocabulary_are_unknown_not_left_out():
 
 
 def test_training_is_a_function_of_the_texts():
-  make = tokenizer_lib.train_sentencepiece
+  make = tokenizer_files.train_sentencepiece
   first, second = (make(hostile_text.LESSONS, 320) for _ in range(2))
   assert first._model == second._model
   assert make(["other words"], 300)._model != first._model
@@ -151,7 +151,7 @@ def test_training_is_a_function_of_the_texts():
 
 def test_a_very_long_text_is_not_left_out_of_the_training():
   long = "zebra " * 20_000
-  tokenizer = tokenizer_lib.train_sentencepiece([long, "a b"], 300)
+  tokenizer = tokenizer_files.train_sentencepiece([long, "a b"], 300)
   assert len(tokenizer.encode("zebra")) == 1
 
 
@@ -160,7 +160,7 @@ def test_a_vocabulary_that_can_not_be_trained_is_one_line():
     with pytest.raises(
       errors.InputError, match=f"vocabulary of {size}: ."
     ) as e:
-      tokenizer_lib.train_sentencepiece(texts, size)
+      tokenizer_files.train_sentencepiece(texts, size)
     assert "\n" not in str(e.value)
 
 
@@ -185,7 +185,7 @@ def test_a_foreign_model_gets_the_controls_that_it_lacks_at_its_end(fields):
     minloglevel=2,
     **({"bos_id": -1, "eos_id": -1} | fields),
   )
-  tokenizer = tokenizer_lib.SentencePiece(model.getvalue())
+  tokenizer = tokenizer_files.SentencePiece(model.getvalue())
   size = tokenizer._pieces.vocab_size()
   behind = sorted(i for i in _controls(tokenizer) if i >= size)
   assert behind == list(range(size, tokenizer.vocab_size))
@@ -198,7 +198,7 @@ def test_a_foreign_model_gets_the_controls_that_it_lacks_at_its_end(fields):
 
 def test_what_is_no_model_is_one_line():
   with pytest.raises(errors.InputError, match="not a SentencePiece model"):
-    tokenizer_lib.SentencePiece(b"not a model")
+    tokenizer_files.SentencePiece(b"not a model")
 
 
 # --- tokenizer.json ---------------------------------------------------------
@@ -207,23 +207,23 @@ def test_what_is_no_model_is_one_line():
 def test_names_that_do_not_fit_the_file_are_refused():
   json_text = hostile_text.tokenizer("byte_level")._json_text
   with pytest.raises(errors.InputError, match="no token '<eot>' for eos"):
-    tokenizer_lib.HuggingFace(json_text, eos="<eot>")
+    tokenizer_files.HuggingFace(json_text, eos="<eot>")
   with pytest.raises(errors.InputError, match="'<pad>' can't be the separator"):
-    tokenizer_lib.HuggingFace(json_text, eos="<pad>", separator="<pad>")
+    tokenizer_files.HuggingFace(json_text, eos="<pad>", separator="<pad>")
 
 
 @pytest.mark.parametrize("json_text", ["", "[]", "{}", '{"model": 3}'])
 def test_what_is_no_tokenizer_json_is_one_line(json_text):
   with pytest.raises(errors.InputError, match=r"tokenizer\.json: not one"):
-    tokenizer_lib.HuggingFace(json_text)
+    tokenizer_files.HuggingFace(json_text)
 
 
 def test_every_complaint_about_a_file_names_the_file():
   json_text = hostile_text.tokenizer("byte_level")._json_text
   for make in (
-    lambda: tokenizer_lib.SentencePiece(b"no model", path="my/words.model"),
-    lambda: tokenizer_lib.HuggingFace("{", path="my/words.json"),
-    lambda: tokenizer_lib.HuggingFace(
+    lambda: tokenizer_files.SentencePiece(b"no model", path="my/words.model"),
+    lambda: tokenizer_files.HuggingFace("{", path="my/words.json"),
+    lambda: tokenizer_files.HuggingFace(
       json_text, eos="<x>", path="my/words.json"
     ),
   ):
@@ -234,7 +234,7 @@ def test_every_complaint_about_a_file_names_the_file():
 def test_one_token_may_be_both_bos_and_eos():
   json_text = hostile_text.tokenizer("byte_level")._json_text
   name = "<|endoftext|>"
-  tokenizer = tokenizer_lib.HuggingFace(json_text, bos=name, eos=name)
+  tokenizer = tokenizer_files.HuggingFace(json_text, bos=name, eos=name)
   assert tokenizer.bos == tokenizer.eos != tokenizer.separator
   assert tokenizer.bos not in tokenizer.encode(name)
 
@@ -255,7 +255,7 @@ def test_truncation_and_padding_of_the_file_are_switched_off():
     "pad_type_id": 0,
     "pad_token": "<|endoftext|>",
   }
-  tokenizer = tokenizer_lib.HuggingFace(json.dumps(spec))
+  tokenizer = tokenizer_files.HuggingFace(json.dumps(spec))
   for text in ("so", "so 3 + 4 = 7 and on and on"):
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
@@ -269,7 +269,7 @@ def test_a_saved_tokenizer_loads_as_the_same(name, text, tmp_path_factory):
   tokenizer = hostile_text.tokenizer(name)
   folder = tmp_path_factory.getbasetemp() / name
   spec = json.loads(json.dumps(tokenizer.save(folder)))
-  loaded = tokenizer_lib.load(folder, spec)
+  loaded = tokenizer_files.load(folder, spec)
   assert type(loaded) is type(tokenizer)
   for field in ("bos", "eos", "separator", "vocab_size"):
     assert getattr(loaded, field) == getattr(tokenizer, field)
@@ -282,12 +282,12 @@ def test_another_file_than_the_saved_one_is_refused(name, tmp_path):
   path = tmp_path / spec["file"]
   path.write_bytes(path.read_bytes() + b" ")
   with pytest.raises(errors.InputError, match="not the tokenizer that"):
-    tokenizer_lib.load(tmp_path, spec)
+    tokenizer_files.load(tmp_path, spec)
   path.unlink()
   with pytest.raises(errors.InputError, match="no such file"):
-    tokenizer_lib.load(tmp_path, spec)
+    tokenizer_files.load(tmp_path, spec)
   with pytest.raises(errors.InputError, match="tokenizer kind='words'"):
-    tokenizer_lib.load(tmp_path, {"kind": "words"})
+    tokenizer_files.load(tmp_path, {"kind": "words"})
 
 
 @given(st.lists(st.integers(0, 400), max_size=12))

@@ -42,7 +42,7 @@ def _config(
   **objective,
 ):
   """Returns what encode_rows takes of a run's config."""
-  kind = programs.KINDS[program].objective
+  kind = programs.TRAINED[program].objective
   packing = batches.PackingConfig(4, length, share_prefixes=trees)
   return kind(**objective), packing, read
 

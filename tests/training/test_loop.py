@@ -26,7 +26,7 @@ from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import saves
 from prm_jax.cli import output
-from prm_jax.models import model_config as model_config
+from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
 from prm_jax.rows import packing

@@ -8,6 +8,7 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
+from prm_jax.models import kinds
 from prm_jax.training import losses
 
 # Each is compiled once a shape: one by one, its operations take far longer.
@@ -94,9 +95,9 @@ def test_step_three_way_rounds_no_soft_label_to_a_class(label):
 
 def test_step_probability_counts_neutral_as_right():
   p = np.asarray([[[0.2, 0.3, 0.5]]])
-  found = losses.step_probability(jnp.asarray(np.log(p) - 1, jnp.float32))
+  found = kinds.step_probability(jnp.asarray(np.log(p) - 1, jnp.float32))
   np.testing.assert_allclose(found, [[0.8]], rtol=1e-6)
-  found = losses.step_probability(_row(_logit(0.8)))
+  found = kinds.step_probability(_row(_logit(0.8)))
   np.testing.assert_allclose(found, [[0.8]], rtol=1e-6)
 
 

@@ -12,7 +12,8 @@ import optax
 import pytest
 
 from prm_jax import errors as errors_lib
-from prm_jax.models import model_config as model_config
+from prm_jax.models import kinds
+from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.rows import packing
 from prm_jax.text import encoding
@@ -30,7 +31,7 @@ MODEL = model_config.ModelConfig(
   head_dim=8,
   d_ff=24,
 )
-PROGRAMS = {k: programs.KINDS[k] for k in ("sft", "prm", "orm")}
+PROGRAMS = {k: kinds.KINDS[k] for k in ("sft", "prm", "orm")}
 ROWS, ROW = 8, 32
 
 

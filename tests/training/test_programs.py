@@ -17,7 +17,8 @@ import pytest
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
-from prm_jax.models import model_config as model_config
+from prm_jax.checkpoints import parameters
+from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
 from prm_jax.records import jsonl
@@ -25,7 +26,7 @@ from prm_jax.rows import packing
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
-from prm_jax.scoring import scorer
+from prm_jax.scoring import saved as saved_lib
 from prm_jax.text import encoding
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import implicit_prm
@@ -267,7 +268,7 @@ def test_the_reference_stays_what_training_began_with(implicit_run):
   ]
   assert any("embedding" in x for x in names)
   assert not any("reference" in x for x in names)
-  saved = programs.load_params(folder)
+  saved = parameters.load_params(folder)
   jax.tree.map(np.testing.assert_array_equal, saved, params)
 
 
@@ -325,7 +326,7 @@ def _example(tokens):
 
 def test_scores_are_the_summed_log_ratio_and_its_increment(implicit_run):
   folder, params = implicit_run
-  loaded = scorer.load(folder)
+  loaded = saved_lib.load(folder)
   assert loaded.scoring == dict(beta=0.5, step_score="cumulative")
   by_step = dataclasses.replace(
     loaded, scoring=dict(beta=0.5, step_score="increment")

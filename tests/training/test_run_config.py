@@ -10,10 +10,10 @@ import small_config
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
 from prm_jax.demo import quick_config
-from prm_jax.models import model_config as model_config
+from prm_jax.models import kinds
+from prm_jax.models import model_config
 from prm_jax.runtime import config_files
 from prm_jax.runtime import verbs
-from prm_jax.training import programs
 from prm_jax.training import train_run_config
 
 FIT = dict(steps=2, eval_every=1, log_every=1, checkpoint_every=2)
@@ -64,7 +64,7 @@ def test_our_configs_of_reward_models_say_how_texts_are_cut():
     config = config_files.read(path)
     for run in (config, *config.get("runs", {}).values()):
       if "program" in run:
-        kind = programs.KINDS[run.program]
+        kind = kinds.KINDS[run.program]
         says = bool(run.get("segmenter"))
         assert says == (kind.scores is not None), (path.name, run.program)
         seen.add(run.program)

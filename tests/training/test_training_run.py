@@ -15,6 +15,7 @@ import pytest
 from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import parameters
 from prm_jax.checkpoints import saves
 from prm_jax.datasets import tfds_records as records
 from prm_jax.models import lora
@@ -23,10 +24,12 @@ from prm_jax.models import transformer
 from prm_jax.records import array_record
 from prm_jax.rows import encoded_cache
 from prm_jax.runtime import distributed
+from prm_jax.scoring import saved as saved_lib
 from prm_jax.scoring import scorer
 from prm_jax.text import encoding
 from prm_jax.text import policy_templates
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 from prm_jax.training import batches as batches_lib
 from prm_jax.training import loop
 from prm_jax.training import optimizer
@@ -126,8 +129,8 @@ def test_the_folder_says_how_its_model_is_used(trained):
     judged="until_first_error",
   )
   assert model.vocab_size == TOKENIZER.vocab_size
-  _assert_same(programs.load_params(workdir), params)
-  found = scorer.load(workdir).score(_solutions())
+  _assert_same(parameters.load_params(workdir), params)
+  found = saved_lib.load(workdir).score(_solutions())
   assert [len(x) for x in found] == [len(s.steps) for s in _solutions()]
 
 
@@ -233,7 +236,7 @@ def test_every_program_trains_from_the_parameters_of_another(trained, tmp_path):
     _, params = _train(tmp_path / program, config, init_from=base)
     trunk = {"embedding", "layers", "final_norm"}
     assert set(params) == trunk | ({head} - {None})
-    _assert_same(programs.load_params(tmp_path / program), params)
+    _assert_same(parameters.load_params(tmp_path / program), params)
     description = model_json.read_description(tmp_path / program)
     assert description.program == program
 
@@ -374,11 +377,11 @@ def test_a_trained_save_refuses_an_edited_model_json(trained, tmp_path):
   path.write_text(json.dumps(record))
   for step in (1, 2):
     with pytest.raises(errors_lib.InputError, match=r"model\.norm_epsilon is"):
-      programs.load_params(workdir, step=step)
+      parameters.load_params(workdir, step=step)
 
 
 def test_another_tokenizer_is_refused(trained):
-  other = tokenizer_lib.train_sentencepiece(["a b c"] * 9, 270)
+  other = tokenizer_files.train_sentencepiece(["a b c"] * 9, 270)
   with pytest.raises(errors_lib.InputError, match="another tokenizer"):
     train_run.train(_config(), _solutions(), other, trained[0])
   assert not (trained[0] / "tokenizer.model").exists()
@@ -396,7 +399,7 @@ def test_fresh_replaces_a_run_of_another_model(trained, tmp_path):
   workdir = pathlib.Path(shutil.copytree(trained[0], tmp_path / "copy"))
   _, params = _train(workdir, _config("orm"), fresh=True)
   assert model_json.read_description(workdir).program == "orm"
-  _assert_same(programs.load_params(workdir), params)
+  _assert_same(parameters.load_params(workdir), params)
 
 
 def test_a_fresh_run_begins_when_nothing_can_be_refused_any_more(
@@ -452,8 +455,8 @@ def test_adapters_go_on_from_a_head_and_everything_from_adapters(
   assert seen[-1]["layers"]["mlp"]["up"]["lora_b"].any()
   # The folder says that it has adapters, and is used as it is.
   model = model_json.read_description(folder).model
-  _assert_same(programs.load_params(folder), seen[-1])
-  assert [len(x) for x in scorer.load(folder).score(_solutions())]
+  _assert_same(parameters.load_params(folder), seen[-1])
+  assert [len(x) for x in saved_lib.load(folder).score(_solutions())]
   # A run without adapters begins with what they have learned.
   start = train_run.read_init(_config(), folder)
   _assert_same(start, lora.merge(model, seen[-1])[1])
@@ -538,7 +541,7 @@ def _halves(num, weights=()):
   return batches_lib.Sources(("a", "b"), numbers, weights)
 
 
-@pytest.mark.parametrize("program", programs.SUPERVISED)
+@pytest.mark.parametrize("program", programs.TRAINED)
 def test_stored_solutions_give_the_batches_of_those_in_memory(
   program, tmp_path
 ):
@@ -655,7 +658,7 @@ def test_each_source_has_its_own_metrics(tmp_path, capsys):
   half = flat_config.encode_rows(config, solutions[:12], TOKENIZER, 0)[0]
   model, params = (
     model_json.read_description(tmp_path / "run").model,
-    programs.load_params(tmp_path / "run"),
+    parameters.load_params(tmp_path / "run"),
   )
   program = train_config.make_program(config, model)
   sums = [

@@ -8,10 +8,9 @@ were not judged: their labels are None. It is for evaluation only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from prm_jax import errors
 from prm_jax import schema
 from prm_jax.records import fields
 from prm_jax.records import record_files
@@ -42,7 +41,7 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
       id=fields.unique_id(seen, name, where),
       problem=problem,
       steps=steps,
-      labels=labels_of(row, where, len(steps)),
+      labels=fields.labels_of(row, where, len(steps)),
       outcome=fields.field(
         row, where, "final_answer_correct", bool, default=None
       ),
@@ -75,28 +74,6 @@ def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
     files.write_json(path, rows)
     return len(rows)
   return files.write_records(path, rows)
-
-
-def labels_of(
-  row: Mapping[str, Any], where: str, num_steps: int
-) -> tuple[float | None, ...]:
-  """Returns the labels that a row's first wrong step, or -1, stands for.
-
-  Args:
-    row: The row.
-    where: Its place.
-    num_steps: The number of its steps.
-
-  Raises:
-    InputError: The label is no number of a step.
-  """
-  label = fields.field(row, where, "label", int)
-  if not -1 <= label < num_steps:
-    raise errors.InputError(
-      f'{where}: "label" is {label} for {num_steps} steps; give the 0-based'
-      " first wrong step, or -1 for none"
-    )
-  return fields.labels_until(label, num_steps)
 
 
 def _row(solution: schema.Solution) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from prm_jax import schema
-from prm_jax.datasets import formats
+from prm_jax.records import formats
 
 
 @pytest.fixture(scope="module")

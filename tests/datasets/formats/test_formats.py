@@ -13,8 +13,8 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.datasets import formats
 from prm_jax.datasets.formats import trl_stepwise
+from prm_jax.records import formats
 from prm_jax.records import jsonl
 from prm_jax.runtime import files
 

@@ -9,9 +9,9 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.datasets import formats
 from prm_jax.datasets.formats import atif
 from prm_jax.datasets.formats import chat
+from prm_jax.records import formats
 from prm_jax.records import jsonl
 from prm_jax.text import messages
 

@@ -11,6 +11,7 @@ from prm_jax.datasets import convert
 from prm_jax.datasets import data_inputs
 from prm_jax.datasets.formats import mapped
 from prm_jax.datasets.formats import step_numbers
+from prm_jax.records import corpus
 from prm_jax.records import sources
 
 # The fields are those of Mr-Ben, the texts our own.
@@ -261,7 +262,7 @@ def test_a_mapped_source_of_a_config_is_read(tmp_path, monkeypatch):
   source = "map(problem=q,steps=s,separator=:):a.jsonl"
   (solution,) = sources.open_source(source)
   assert solution.steps == ("a", "b")
-  assert sources.source_names([source], [[solution]]) == ["map"]
+  assert corpus.source_names([source], [[solution]]) == ["map"]
 
 
 # --- Tables of texts ----------------------------------------------------------
