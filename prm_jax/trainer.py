@@ -110,7 +110,7 @@ class Train(verbs.Verb):
     """
     from prm_jax.policy import sampler as sampler_lib
     from prm_jax.runtime import forks
-    from prm_jax.scoring import scorer as scorer_lib
+    from prm_jax.scoring import saved
     from prm_jax.training import train_run_config
 
     forks.check()
@@ -125,7 +125,7 @@ class Train(verbs.Verb):
     records = train_run_config.records(solutions, evaluation)
     run = train_run_config.run_of(config, self._config.name, records)
     self._train(config, run)
-    loaded = sampler_lib if run.config.kind.writes else scorer_lib
+    loaded = sampler_lib if run.config.kind.writes else saved
     return loaded.load(workdir)
 
   def run(self) -> None:

@@ -17,35 +17,44 @@ import prm_jax
 ROOT = pathlib.Path(prm_jax.__file__).parent
 # What users call: each of their public functions is documented in full.
 PUBLIC = (
-  *("inference.sample", "inference.sampling", "inference.score"),
+  *("jobs.sample", "policy.sampling", "jobs.score"),
   *("api", "errors", "schema", "voting", "training.losses", "rl.returns"),
-  *("rl.advantages", "inference.scorer", "inference.sampler"),
-  *("inference.score_sources", "inference.cached_scorer"),
-  *("search.answers", "search.bill", "search.engine", "search.models"),
+  *("rl.advantages", "scoring.scorer", "policy.sampler"),
+  *("scoring.score_sources", "scoring.cached_scorer"),
+  *("search.choice", "search.bill", "search.engine", "search.search_models"),
   *("search.records", "search.solutions", "search.tree"),
-  *("search.search", "search.verify", "search.limits", "search.rules"),
+  *(
+    "search.search",
+    "search.verify_run",
+    "search.search_limits",
+    "search.rules",
+  ),
   *("search.adaptive", "search.mcts", "search.particles"),
   *("evaluation.evaluate_best_of_n", "evaluation.evaluate_steps"),
   *("evaluation.evaluate_processbench", "evaluation.evaluate_prmbench"),
   "evaluation.evaluate_turns",
-  *("data.datasets", "data.formats.jsonl", "data.messages", "client"),
+  *("datasets.datasets", "records.jsonl", "text.messages", "client"),
   *("environments.turns", "environments.sql"),
-  *("training.inspection", "huggingface.exchange"),
+  *("datasets.inspection", "huggingface.exchange"),
   "serving.serve",
   *("runtime.doctor", "device_check.check_device", "search.calibrate"),
   *("evaluation.choose_threshold", "reports.compare", "reports.search_page"),
   *("labelling.label_rollouts", "labelling.label_judge"),
   *("labelling.consensus", "labelling.select"),
   *("plan.plan", "trainer", "demo.demo"),
-  *("integrations.placement", "integrations.scoring", "integrations.credit"),
+  *(
+    "integrations.placement",
+    "integrations.scoring",
+    "integrations.token_credit",
+  ),
   "integrations.chats",
   *("integrations.openrlhf", "integrations.prime_rl", "integrations.skyrl"),
   *("integrations.slime", "integrations.tinker", "integrations.trl"),
-  *("integrations.tunix", "integrations.turns", "integrations.verl"),
+  *("integrations.tunix", "integrations.turn_rewards", "integrations.verl"),
   *("integrations.nemo_gym", "integrations.verifiers"),
 )
 # What users make and hand on: the methods are for verbs.
-HANDED_ON = ("inference.policy", "inference.checkpoint")
+HANDED_ON = ("jobs.policies", "jobs.reward_models")
 SECTIONS = ("Args", "Returns", "Yields", "Raises")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

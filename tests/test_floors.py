@@ -127,8 +127,8 @@ def test_only_the_demo_and_the_problems_of_rl_know_the_testbed():
     for name, known in IMPORTS.items()
     if any(_folder(x) == "testbed" for x in known)
   }
-  folders = {_folder(x) for x in knowing - {"rl.problems"}}
-  assert folders == {"testbed", "demo"} and "rl.problems" in knowing
+  folders = {_folder(x) for x in knowing - {"rl.tasks"}}
+  assert folders == {"testbed", "demo"} and "rl.tasks" in knowing
 
 
 def test_only_the_command_line_knows_the_command_line():
@@ -159,13 +159,13 @@ def test_experiments_and_benchmarks_run_verbs_and_not_the_command_line():
 # gets its own config, and knows no other.
 WHOLE_CONFIGS = {
   "TrainConfig": {
-    "training.config",
-    *("training.run", "training.run_config"),
-    "demo.config",
+    "training.train_config",
+    *("training.train_run", "training.train_run_config"),
+    "demo.demo_config",
     "plan.runs",
   },
-  "RLConfig": {"rl.config", "rl.run", "rl.run_config"},
-  "DemoConfig": {"demo.config", "demo.run", "demo.run_config"},
+  "RLConfig": {"rl.rl_config", "rl.rl_run", "rl.rl_run_config"},
+  "DemoConfig": {"demo.demo_config", "demo.demo_run", "demo.demo_run_config"},
 }
 
 
@@ -250,12 +250,12 @@ def test_only_models_know_linen():
 
 def test_the_nouns_but_the_batch_know_no_jax():
   """So that reading, checking and writing data starts in no time."""
-  grading = ("grading.prm800k_rules", "grading.worker", "grading.pool")
+  grading = ("grading.prm800k_rules", "grading.grading_worker", "grading.pool")
   for name in (
     "errors",
     "schema",
-    "grading.answers",
-    "data.tokenizer",
+    "text.answers",
+    "text.tokenizer",
     *grading,
   ):
     roots = {n.partition(".")[0] for n in _imports(FILES[name])}
@@ -327,4 +327,4 @@ def test_below_the_command_line_nothing_is_printed():
       ):
         printing.add(name)
   # A process of its own: its replies are what it prints.
-  assert printing == {"grading.worker"}
+  assert printing == {"grading.grading_worker"}

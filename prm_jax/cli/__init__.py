@@ -1,1 +1,1 @@
-"""cli."""
+"""The command line: flags of verbs' fields, and what is printed."""

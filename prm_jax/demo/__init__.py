@@ -1,1 +1,1 @@
-"""demo."""
+"""What `make demo` runs: small models of each kind, trained and compared."""

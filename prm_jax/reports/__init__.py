@@ -1,1 +1,1 @@
-"""reports."""
+"""Pages and pictures of runs, searches and the demo."""

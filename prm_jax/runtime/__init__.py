@@ -1,1 +1,1 @@
-"""runtime."""
+"""The process and its files: what is read and written, within which limits, by which options."""

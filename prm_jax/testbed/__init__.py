@@ -1,1 +1,1 @@
-"""testbed."""
+"""Arithmetic problems whose every step an exact verifier judges."""

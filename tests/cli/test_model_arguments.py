@@ -16,6 +16,7 @@ from prm_jax.jobs import policies as policy_lib
 from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler
 from prm_jax.records import jsonl
+from prm_jax.scoring import saved
 from prm_jax.scoring import scorer
 from prm_jax.search import chunks
 from prm_jax.search import own_models
@@ -115,7 +116,7 @@ def loaded(monkeypatch):
     slots.append(self.slots if is_engine else self.batch_samples)
     end()
 
-  for module in (sampler, scorer):
+  for module in (sampler, saved):
 
     def load(*args, plain=module.load, **options):
       model = plain(*args, **options)

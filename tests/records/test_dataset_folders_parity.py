@@ -4,7 +4,7 @@ import pytest
 
 from prm_jax.records import record_files
 
-datasets = pytest.importorskip("datasets")
+datasets = pytest.importorskip("datasets.arrow_dataset")
 
 pytestmark = pytest.mark.parity
 

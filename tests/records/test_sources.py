@@ -13,6 +13,7 @@ from prm_jax.datasets import validation
 from prm_jax.records import array_record
 from prm_jax.records import chosen_tokenizer
 from prm_jax.records import corpus
+from prm_jax.records import identity
 from prm_jax.records import jsonl
 from prm_jax.records import sources as sources_lib
 from prm_jax.runtime import files
@@ -175,7 +176,7 @@ def test_what_a_form_cant_hold_is_counted_by_reason(
     left_out["empty_rows"] += 1_000
     return [_solution("p")]
 
-  monkeypatch.setitem(sources_lib._COUNTING, "halves", half_read)
+  monkeypatch.setitem(sources_lib._READ_ONLY, "halves", half_read)
   solutions, left_out = sources_lib.read("halves", tmp_path)
   assert len(solutions) == 1
   assert left_out == dict(steps_too_many=2, empty_rows=1_000)
@@ -383,7 +384,7 @@ def test_a_second_start_reads_no_record_for_its_digests(tmp_path, monkeypatch):
   def refuse(problem):
     raise AssertionError(f"{problem} was read")
 
-  monkeypatch.setattr(sources_lib, "problem_digest", refuse)
+  monkeypatch.setattr(identity, "problem_digest", refuse)
   assert len(corpus.load(config).train) == 9
 
 
@@ -449,6 +450,6 @@ def test_a_vocabulary_of_stored_data_is_learnt_from_a_part_and_says_so(
 
   whole = learnt()
   assert "learns from" not in capsys.readouterr().out
-  monkeypatch.setattr(sources_lib, "WORDS_FROM", 10)
+  monkeypatch.setattr(chosen_tokenizer, "WORDS_FROM", 10)
   assert learnt() == whole - 20
   assert "learns from 10 of the solutions" in capsys.readouterr().out

@@ -28,8 +28,6 @@ from prm_jax.text import policy_text
 from prm_jax.text import segmenters
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
-from prm_jax.training import orm
-from prm_jax.training import prm
 from prm_jax.training import program
 from prm_jax.training import skip_updates
 
@@ -44,7 +42,7 @@ MODEL = model_config.ModelConfig(
   d_ff=24,
 )
 HEADS = {"prm": "step", "orm": "outcome"}
-SCORES = {"prm": prm.scores, "orm": orm.scores}
+SCORES = {"prm": kinds.KINDS["prm"].scores, "orm": kinds.KINDS["orm"].scores}
 HOSTILE = ("", *hostile_text.NAMES)
 
 

@@ -17,7 +17,6 @@ from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.rows import packing
 from prm_jax.text import encoding
-from prm_jax.training import orm
 from prm_jax.training import prm
 from prm_jax.training import program
 from prm_jax.training import programs
@@ -31,7 +30,7 @@ MODEL = model_config.ModelConfig(
   head_dim=8,
   d_ff=24,
 )
-PROGRAMS = {k: kinds.KINDS[k] for k in ("sft", "prm", "orm")}
+PROGRAMS = {k: programs.TRAINED[k] for k in ("sft", "prm", "orm")}
 ROWS, ROW = 8, 32
 
 
@@ -266,7 +265,9 @@ def test_prm_metrics_are_those_counted_by_hand():
   batch = _two_by_two(_examples())
   params = _state("prm").params
   sums = jax.tree.map(float, _evaluate("prm")(params, batch))
-  scores, _ = jax.jit(functools.partial(prm.scores, MODEL))(params, batch)
+  scores, _ = jax.jit(functools.partial(kinds.KINDS["prm"].scores, MODEL))(
+    params, batch
+  )
   batch, scores = jax.tree.map(np.asarray, (batch, scores))
   right = found = kept = errors = rights = loss = 0.0
   for row, t in np.argwhere(np.asarray(batch.weights) > 0):
@@ -332,7 +333,9 @@ def test_orm_and_sft_metrics_are_those_counted_by_hand():
     ],
     rtol=1e-5,
   )
-  scores, _ = jax.jit(functools.partial(orm.scores, MODEL))(params, batch)
+  scores, _ = jax.jit(functools.partial(kinds.KINDS["orm"].scores, MODEL))(
+    params, batch
+  )
   np.testing.assert_allclose(scores, p, rtol=1e-5)
 
   weights = np.where(np.asarray(batch.parent) >= 0, weights, 0)
