@@ -244,7 +244,7 @@ def test_a_server_that_does_not_weigh_its_prompt_is_refused(serve):
 
 
 def test_the_example_of_the_docs_runs(serve, tmp_path, monkeypatch, capsys):
-  page = pathlib.Path(__file__).parents[3] / "docs" / "remote.md"
+  page = pathlib.Path(__file__).parents[2] / "docs" / "remote.md"
   (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
   stub = serve()
   monkeypatch.chdir(tmp_path)

@@ -11,7 +11,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.scoring import score_sources
 
-PAGE = pathlib.Path(__file__).parents[3] / "docs" / "rewards.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "rewards.md"
 SOLUTIONS = [
   schema.Solution("a", "1 + 1?", ("We add.", "2")),
   schema.Solution("b", "2 + 2?", ()),
