@@ -64,9 +64,10 @@ def _files(
 
 @contextlib.contextmanager
 def _named(path: pathlib.Path, name: str) -> Iterator[pathlib.Path]:
-  """Gives a file its published name, which is a part of ids, for a while.
+  """Yields a link to a file, under its published name.
 
-  What was downloaded is named after its address and checksum.
+  Ids contain that name, while a downloaded file is named after its address and
+  checksum. The link is removed afterwards.
   """
   with tempfile.TemporaryDirectory() as folder:
     link = pathlib.Path(folder, name + ".gz" * (path.suffix == ".gz"))

@@ -86,11 +86,11 @@ def sampling_of(
 
   Args:
     defaults: What the checkpoint says of temperature, top_p, top_k and min_p.
-    max_tokens: See Sampling, as are those below; None isn't asked for.
-    temperature: See Sampling.
-    top_p: See Sampling.
-    top_k: See Sampling.
-    min_p: See Sampling.
+    max_tokens: The most new tokens in a completion, at least 1.
+    temperature: Replaces that of defaults; 1 if both lack it.
+    top_p: Replaces that of defaults; 1, the whole distribution, if both lack it.
+    top_k: Replaces that of defaults; 0, all tokens, if both lack it.
+    min_p: Replaces that of defaults; 0, all tokens, if both lack it.
 
   Raises:
     InputError: A number is out of range, or defaults has another name.

@@ -174,8 +174,8 @@ def any_of(here: bool) -> bool:
 def of_first(numbers: Sequence[int]) -> list[int]:
   """Returns the first process's numbers in all; all of them must ask.
 
-  For what each would read by itself, and might not find the same: a network
-  file system shows a host what it has remembered.
+  Use it for anything read from a network file system, whose cache may differ
+  between hosts.
   """
   if number() == 1:
     return list(numbers)

@@ -120,8 +120,8 @@ def _formulas(text: str) -> tuple[list[schema.Span], int]:
   an amount. \\( without its end is a formula nevertheless.
 
   Returns:
-    The places, and the first character of which later text may make another
-    one: a dollar that isn't closed.
+    The places; and where the undecided text begins, a dollar that later text
+    may close or make an amount (the text's length if there is none).
   """
   places: list[schema.Span] = []
   opening, start, depth = "", 0, 0

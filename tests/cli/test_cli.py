@@ -334,14 +334,14 @@ def test_prmbench_is_evaluated_over_several_files(tmp_path, capsys):
   assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == 2
 
 
-def _readme(after: str, fence: str) -> str:
-  """Returns the README's first block of code of a kind behind some words."""
-  text = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
+def _page(after: str, fence: str) -> str:
+  """Returns docs/prm.md's first block of code of a kind after some words."""
+  text = (pathlib.Path(__file__).parents[2] / "docs" / "prm.md").read_text()
   return text.partition(after)[2].partition(f"```{fence}\n")[2].split("```")[0]
 
 
 @pytest.mark.slow
-def test_the_readmes_recipe_for_ones_own_data_runs_as_written(
+def test_the_pages_recipe_for_ones_own_data_runs_as_written(
   tmp_path, monkeypatch, capsys
 ):
   """Its config, by its own words from the experiment's, but tiny."""
@@ -353,7 +353,7 @@ def test_the_readmes_recipe_for_ones_own_data_runs_as_written(
   before, start, rest = text.partition("  c.data = dict(")
   after = rest.partition("\n  )\n")[2]
   assert start and after
-  data = _readme("## Your own data", "python")
+  data = _page("## Your own data", "python")
   assert data.startswith("  c.data = dict(")
   pathlib.Path("mine.py").write_text(before + data + after)
   tiny = [
@@ -372,7 +372,7 @@ def test_the_readmes_recipe_for_ones_own_data_runs_as_written(
     "--config.model.head_dim=8",
     "--config.model.d_ff=32",
   ]
-  lines = _readme("Then run", "").splitlines()
+  lines = _page("Then run", "").splitlines()
   ran = []
   for line in lines:
     program, *words = shlex.split(line, comments=True)

@@ -354,3 +354,8 @@ def test_no_page_is_missing_in_the_index():
     if path.name != "index.md":
       assert f"]({path.name})" in index, f"docs/index.md: no {path.name}"
     assert f'"docs/{path.name}"' in site, f"zensical.toml: no {path.name}"
+
+
+def test_the_readme_is_one_screen():
+  words = (blocks.ROOT / "README.md").read_text().split()
+  assert len(words) <= 700
