@@ -242,7 +242,7 @@ def test_searches_of_the_same_problems_are_compared(
 ):
   noisy = tmp_path / "noisy.py"
   noisy.write_text(
-    "from prm_jax.testbed import policy\nscore = policy.NoisyVerifier(2.0)\n"
+    "from prm_jax.testbed import arithmetic_policy\nscore = arithmetic_policy.NoisyVerifier(2.0)\n"
   )
   for name in ("best_of_n", "beam"):
     path = tmp_path / f"{name}.jsonl"
@@ -426,7 +426,7 @@ def test_the_adaptive_number_of_samples_is_calibrated(
 ):
   noisy = tmp_path / "noisy.py"
   noisy.write_text(
-    "from prm_jax.testbed import policy\nscore = policy.NoisyVerifier(1.0)\n"
+    "from prm_jax.testbed import arithmetic_policy\nscore = arithmetic_policy.NoisyVerifier(1.0)\n"
   )
   samples, fitted = tmp_path / "samples.jsonl", tmp_path / "fitted.json"
   scorer = f"{noisy}:score"

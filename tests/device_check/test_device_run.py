@@ -236,12 +236,12 @@ def test_a_run_that_is_killed_keeps_its_results_and_its_worker_ends(
   script = f"""
 import sys
 sys.path.insert(0, {str(pathlib.Path(check_run.__file__).parents[2])!r})
-from prm_jax.device_check import run
+from prm_jax.device_check import check_run
 import pathlib
-options = run.Options(
+options = check_run.Options(
   pathlib.Path({str(fake.output)!r}),
   worker=(sys.executable, {str(tmp_path / "fake.py")!r}))
-run.check(options, {{}}, print)
+check_run.check(options, {{}}, print)
 """
   environment = os.environ | dict(PLAN=json.dumps(plan))
   process = subprocess.Popen([sys.executable, "-c", script], env=environment)

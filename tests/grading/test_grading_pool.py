@@ -275,13 +275,13 @@ def test_hostile_answers_get_a_verdict_in_time_and_the_next_one_is_graded():
 )
 def test_memory_is_bounded_and_running_out_of_it_is_no_verdict():
   hungry = (
-    "from prm_jax.grading import worker\n"
+    "from prm_jax.grading import grading_worker\n"
     "def verdict(opinion, given, reference):\n"
     "  if given == 'all?':\n"
     "    bytearray(1 << 30)\n"
     "  return 'wrong'\n"
-    "worker.verdict = verdict\n"
-    "worker.main(10, 400)\n"
+    "grading_worker.verdict = verdict\n"
+    "grading_worker.main(10, 400)\n"
   )
   command = (sys.executable, "-c", hungry)
   with pool.Grader("prm800k", command=command, num_workers=1) as grader:
