@@ -96,6 +96,32 @@ def test_every_module_is_in_a_folder_of_the_table():
   assert not missing, f"give each its place: {', '.join(missing)}"
 
 
+def test_a_file_name_means_one_thing():
+  homes: dict[str, list[str]] = {}
+  for name, path in FILES.items():
+    if path.name != "__init__.py":
+      homes.setdefault(path.name, []).append(name)
+  twice = {k: x for k, x in homes.items() if len(x) > 1}
+  assert not twice, twice
+
+
+def test_a_folder_says_in_one_sentence_what_it_is_for():
+  for name, path in FILES.items():
+    if path.name != "__init__.py":
+      continue
+    first = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")[
+      0
+    ]
+    words = first.lower().rstrip(".").split()
+    assert len(words) >= 3 and words != name.split("."), f"{name}: {first!r}"
+
+
+def test_only_the_command_line_imports_the_face():
+  """What all may read stands below, in _version; the face names what is above."""
+  for name, known in IMPORTS.items():
+    assert HERE not in known or _folder(name) in ("cli", "__main__"), name
+
+
 def test_the_root_has_few_files():
   at_root = [
     name

@@ -22,7 +22,7 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-import prm_jax
+from prm_jax import _version
 from prm_jax import errors
 from prm_jax.device_check import check_results
 from prm_jax.device_check import check_worker as worker_lib
@@ -411,7 +411,7 @@ def _environment(stage: str) -> dict[str, str]:
     "TF_CPP_MIN_LOG_LEVEL": "2",
     **os.environ,
   }
-  here = str(pathlib.Path(prm_jax.__file__).parents[1])
+  here = str(pathlib.Path(_version.__file__).parents[1])
   if "site-packages" not in here:  # a checkout, which may not be installed
     before = os.environ.get("PYTHONPATH")
     variables["PYTHONPATH"] = f"{here}{os.pathsep}{before}" if before else here

@@ -29,7 +29,7 @@ import time
 import typing
 from typing import Any, Literal
 
-import prm_jax
+from prm_jax import _version
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.grading import equality
@@ -307,7 +307,7 @@ def _module_path(given: str) -> str:
   An empty entry, which `PYTHONPATH=$PYTHONPATH:/a` has if the variable was
   empty, would be the current folder, whose files nobody meant to run.
   """
-  root = str(pathlib.Path(prm_jax.__file__).parents[1])
+  root = str(pathlib.Path(_version.__file__).parents[1])
   return os.pathsep.join([root, *filter(None, given.split(os.pathsep))])
 
 
