@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 import contextlib
+import functools
 import hmac
 import logging
 import threading
 import time
 import traceback
-from typing import Any
 
 from starlette import applications
 from starlette import concurrency
@@ -24,23 +24,18 @@ from starlette import requests
 from starlette import responses
 from starlette import routing
 
-from prm_jax import errors
-from prm_jax import voting
 from prm_jax.inference import cached_scorer
-from prm_jax.serving import adapters
 from prm_jax.serving import batching
 from prm_jax.serving import bodies
 from prm_jax.serving import fields
+from prm_jax.serving import forms
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import metrics as metrics_lib
 from prm_jax.serving import models as models_lib
 from prm_jax.serving import refusals
 from prm_jax.serving import routes
-from prm_jax.serving import score_api
-from prm_jax.serving import score_fields
 from prm_jax.serving import sources
 from prm_jax.serving import threads
-from prm_jax.serving.adapters import form as form_lib
 
 _logger = logging.getLogger(__name__)
 
@@ -80,8 +75,10 @@ class Server:
     """Returns the ASGI application."""
     return applications.Starlette(
       routes=[
-        self._route(score_fields.ROUTE, self._score),
-        *map(self._adapter, adapters.by_path()),
+        *(
+          self._route(x[0].route, functools.partial(self._scores, of_path=x))
+          for x in routes.by_path(routes.FORMS)
+        ),
         self._route(routes.MODELS, self._list_models),
         self._route(routes.METRICS, self._metrics_text),
         self._route(routes.OPENAPI, self._openapi),
@@ -159,14 +156,6 @@ class Server:
       return response
 
     return routing.Route(path, counted, methods=[route.method])
-
-  def _adapter(self, of_path: Sequence[form_lib.Form]) -> routing.Route:
-    """Returns the route of the forms of one path."""
-
-    async def handle(request: requests.Request) -> responses.Response:
-      return await self._adapted(request, of_path)
-
-    return self._route(of_path[0].route, handle)
 
   async def _answer(
     self, request: requests.Request, handle: Handle, route: fields.Route
@@ -250,37 +239,25 @@ class Server:
 
   # --- Routes ----------------------------------------------------------------
 
-  async def _score(self, request: requests.Request) -> responses.Response:
-    record = await self._bodies.read(request, request.state.held)
-    is_large = request.state.held.is_large
-    asked = await bodies.checked(is_large, score_api.read, record, self.limits)
-    model = self._named(asked.model)
-    prepared = await concurrency.run_in_threadpool(
-      _prepare, asked, model, request.state.client
-    )
-    rows = await self._scored(request, model, prepared)
-    return await bodies.written(
-      is_large, rows, score_api.reply, model, asked.aggregate, prepared, rows
-    )
-
-  async def _adapted(
-    self, request: requests.Request, of_path: Sequence[form_lib.Form]
+  async def _scores(
+    self, request: requests.Request, of_path: Sequence[forms.Form]
   ) -> responses.Response:
-    aggregate = request.query_params.get("aggregate")
+    """Answers a request that has one of the forms of its path."""
     record = await self._bodies.read(request, request.state.held)
     is_large = request.state.held.is_large
-    form = await bodies.checked(is_large, form_lib.chosen, of_path, record)
-    model = self._named(record.get("model") or "")
+    form = await bodies.checked(
+      is_large, forms.chosen, of_path, record, self.limits
+    )
+    # An open form may have other fields of these names.
+    known = (form.route.request or {}).get("properties", {})
+    asked = {name: x for name, x in record.items() if name in known}
+    model = self._named(asked.get("model") or "")
+    aggregate = request.query_params.get("aggregate", asked.get("aggregate"))
     prepared = await concurrency.run_in_threadpool(
-      form_lib.prepare, form, record, model, request.state.client
+      forms.prepare, form, record, model, request.state.client
     )
     rows = await self._scored(request, model, prepared) if prepared else []
-    scored = form_lib.Scored(
-      model.name,
-      aggregate or model.aggregate,
-      [row.scores for row in rows],
-      [x.num_tokens for x in prepared],
-    )
+    scored = forms.Scored(model, aggregate or model.aggregate, prepared, rows)
     return await bodies.written(is_large, rows, form.write, record, scored)
 
   def _named(self, name: str) -> sources.Served:
@@ -297,7 +274,7 @@ class Server:
     del request
     data = []
     for model in self.models.values():
-      record: dict[str, Any] = dict(
+      record = routes.Model(
         id=model.name,
         object="model",
         created=0,
@@ -309,7 +286,7 @@ class Server:
       if isinstance(model, models_lib.Model):
         record["max_tokens"] = self.limits.max_tokens
       data.append(record)
-    return responses.JSONResponse(dict(object="list", data=data))
+    return responses.JSONResponse(routes.Models(object="list", data=data))
 
   async def _openapi(self, request: requests.Request):
     del request
@@ -332,21 +309,6 @@ class Server:
     return responses.JSONResponse(dict(status="ready"))
 
 
-def _prepare(
-  asked: score_api.Request, model: sources.Served, client: str
-) -> list[models_lib.Prepared]:
-  """Returns a request's solutions with their ids."""
-  out = []
-  for i, item in enumerate(asked.items):
-    where = score_api.place(i)
-    try:
-      solution = score_api.solution(item, where, model.cut)
-    except errors.InputError as e:
-      raise refusals.of_solution(e, where) from e
-    out.append(model.prepare(solution, where, client))
-  return out
-
-
 def _check_address(request: requests.Request, route: fields.Route) -> None:
   """Refuses what an address asks for and its route doesn't read.
 
@@ -354,19 +316,18 @@ def _check_address(request: requests.Request, route: fields.Route) -> None:
     RefusedError: It asks for something else, for something twice, or for an
       aggregate that there isn't.
   """
-  if route.method == "GET":
+  if route.request is None:
     return  # It reads nothing, and probes add what they want.
-  asked: set[str] = set()
-  for name, value in request.query_params.multi_items():
-    if name not in route.queries:
-      of_body = (route.request or {}).get("properties", {})
-      known = ", ".join(route.queries) or "none"
-      fix = "give it in the body" if name in of_body else f"known: {known}"
+  given = request.query_params.multi_items()
+  for name, value in given:
+    if name != "aggregate" or not route.takes_aggregate:
+      is_field = name in route.request.get("properties", {})
+      known = "aggregate" if route.takes_aggregate else "none"
+      fix = "give it in the body" if is_field else f"known: {known}"
       raise refusals.invalid(f"unknown query parameter {name[:60]!r}; {fix}")
-    if name in asked:
-      raise refusals.invalid("it is there twice; give it once", name)
-    asked.add(name)
-    fields.check(value, fields.only(*voting.AGGREGATES), name)
+    fields.check(value, routes.AGGREGATE, name)
+  if len(given) > 1:
+    raise refusals.invalid("it is there twice; give it once", "aggregate")
 
 
 async def _left(request: requests.Request) -> None:

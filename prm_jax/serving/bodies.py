@@ -29,6 +29,7 @@ _ENCODER = json.JSONEncoder(
 )
 
 _T = TypeVar("_T")
+Record = dict[str, Any]
 
 
 @dataclasses.dataclass
@@ -72,16 +73,16 @@ class Bodies:
       limits.max_bodies_bytes // (len(sources) + 1), limits.max_body_bytes
     )
 
-  async def read(self, request: requests.Request, held: Held) -> Any:
-    """Returns the JSON of a request's body.
+  async def read(self, request: requests.Request, held: Held) -> Record:
+    """Returns the JSON object of a request's body.
 
     Args:
       request: The request.
       held: What it holds; its bytes are added.
 
     Raises:
-      RefusedError: It is compressed, too large, too slow or no JSON, or there is
-        no room for it.
+      RefusedError: It is compressed, too large, too slow or no JSON object, or
+        there is no room for it.
     """
     coding = request.headers.get("content-encoding", "identity").lower()
     if coding != "identity":
@@ -188,11 +189,14 @@ async def written(
   )
 
 
-def _parsed(body: bytearray) -> Any:
-  """Returns the JSON of a body."""
+def _parsed(body: bytearray) -> Record:
+  """Returns the JSON object of a body."""
   try:
-    return json_text.parse(body.decode())
+    record = json_text.parse(body.decode())
   except UnicodeDecodeError:
     raise refusals.invalid("the body isn't UTF-8") from None
   except json_text.JSONTextError as e:
     raise refusals.invalid(str(e)) from None
+  if not isinstance(record, dict):
+    raise refusals.invalid("expected a JSON object")
+  return record
