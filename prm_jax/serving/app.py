@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 import contextlib
+import dataclasses
 import functools
 import hmac
 import logging
 import threading
 import time
-import traceback
+from typing import Any
 
 from starlette import applications
 from starlette import concurrency
@@ -79,11 +80,11 @@ class Server:
           self._route(x[0].route, functools.partial(self._scores, of_path=x))
           for x in routes.by_path(routes.FORMS)
         ),
-        self._route(routes.MODELS, self._list_models),
+        self._shown(routes.MODELS, self._listed),
         self._route(routes.METRICS, self._metrics_text),
-        self._route(routes.OPENAPI, self._openapi),
-        self._route(routes.HEALTH, self._health),
-        self._route(routes.READY, self._ready),
+        self._shown(routes.OPENAPI, routes.document),
+        self._shown(routes.HEALTH, lambda: routes.Status(status="alive")),
+        self._shown(routes.READY, self._state),
       ],
       exception_handlers={exceptions.HTTPException: _not_found},
       lifespan=self._lifespan,
@@ -95,8 +96,7 @@ class Server:
     return self._compiled.is_set()
 
   @contextlib.asynccontextmanager
-  async def _lifespan(self, app: applications.Starlette):
-    del app
+  async def _lifespan(self, _: applications.Starlette):
     async with contextlib.AsyncExitStack() as stack:
       for batcher in (self._batcher, *self._batchers.values()):
         await stack.enter_async_context(batcher.running())
@@ -157,6 +157,16 @@ class Server:
 
     return routing.Route(path, counted, methods=[route.method])
 
+  def _shown(
+    self, route: fields.Route, content: Callable[[], Any]
+  ) -> routing.Route:
+    """Returns a route that reads nothing, and replies with JSON."""
+
+    async def handle(_: requests.Request) -> responses.Response:
+      return responses.JSONResponse(content())
+
+    return self._route(route, handle)
+
   async def _answer(
     self, request: requests.Request, handle: Handle, route: fields.Route
   ) -> responses.Response:
@@ -177,12 +187,7 @@ class Server:
       self.metrics.gone.inc()
       return responses.Response(status_code=499)
     except Exception as e:
-      # The error's own words may hold a text of the request.
-      _logger.error(
-        "a request failed (%s):\n%s",
-        type(e).__name__,
-        "".join(traceback.format_tb(e.__traceback__)),
-      )
+      threads.log_place("a request", e)
       refused = refusals.RefusedError(
         500, f"failed ({type(e).__name__}); the server's log says why"
       )
@@ -215,16 +220,14 @@ class Server:
     return str(right.index(True))
 
   async def _scored(
-    self,
-    request: requests.Request,
-    model: sources.Served,
-    prepared: Sequence[models_lib.Prepared],
+    self, request: requests.Request, asked: forms.Asked
   ) -> list[cached_scorer.Scored]:
     """Returns the scores, unless the client goes away before."""
+    model = asked.model
     if isinstance(model, sources.Source):
       self._bodies.hold_for(model.name, request.state.held)
     batcher = self._batchers.get(model.name, self._batcher)
-    scoring = asyncio.ensure_future(batcher.score(model, prepared))
+    scoring = asyncio.ensure_future(batcher.score(model, asked.prepared))
     leaving = asyncio.ensure_future(_left(request))
     try:
       await asyncio.wait(
@@ -243,22 +246,32 @@ class Server:
     self, request: requests.Request, of_path: Sequence[forms.Form]
   ) -> responses.Response:
     """Answers a request that has one of the forms of its path."""
-    record = await self._bodies.read(request, request.state.held)
-    is_large = request.state.held.is_large
-    form = await bodies.checked(
-      is_large, forms.chosen, of_path, record, self.limits
+    body = await self._bodies.read(request, request.state.held)
+    # In a thread, so that others are answered meanwhile.
+    asked = await concurrency.run_in_threadpool(
+      self._asked, request, of_path, body
     )
+    if asked.prepared:
+      asked = dataclasses.replace(
+        asked, results=await self._scored(request, asked)
+      )
+    return await bodies.written(request.state.held, asked)
+
+  def _asked(
+    self, request: requests.Request, of_path: Sequence[forms.Form], body: bytes
+  ) -> forms.Asked:
+    """Returns what a request asks for."""
+    record = bodies.parsed(body)
+    form = forms.chosen(of_path, record, self.limits)
     # An open form may have other fields of these names.
     known = (form.route.request or {}).get("properties", {})
-    asked = {name: x for name, x in record.items() if name in known}
-    model = self._named(asked.get("model") or "")
-    aggregate = request.query_params.get("aggregate", asked.get("aggregate"))
-    prepared = await concurrency.run_in_threadpool(
-      forms.prepare, form, record, model, request.state.client
+    given = {name: x for name, x in record.items() if name in known}
+    model = self._named(given.get("model") or "")
+    aggregate = request.query_params.get("aggregate", given.get("aggregate"))
+    prepared = forms.prepare(form, record, model, request.state.client)
+    return forms.Asked(
+      form, record, model, aggregate or model.aggregate, prepared
     )
-    rows = await self._scored(request, model, prepared) if prepared else []
-    scored = forms.Scored(model, aggregate or model.aggregate, prepared, rows)
-    return await bodies.written(is_large, rows, form.write, record, scored)
 
   def _named(self, name: str) -> sources.Served:
     """Returns the model of a name; "" is the only one, or the first."""
@@ -270,8 +283,7 @@ class Server:
       )
     return self.models[name]
 
-  async def _list_models(self, request: requests.Request):
-    del request
+  def _listed(self) -> routes.Models:
     data = []
     for model in self.models.values():
       record = routes.Model(
@@ -286,27 +298,17 @@ class Server:
       if isinstance(model, models_lib.Model):
         record["max_tokens"] = self.limits.max_tokens
       data.append(record)
-    return responses.JSONResponse(routes.Models(object="list", data=data))
+    return routes.Models(object="list", data=data)
 
-  async def _openapi(self, request: requests.Request):
-    del request
-    return responses.JSONResponse(routes.document())
+  def _state(self) -> routes.Status:
+    if not self.is_ready:
+      raise refusals.overloaded("still compiling; try again", 2)
+    return routes.Status(status="ready")
 
-  async def _metrics_text(self, request: requests.Request):
-    del request
+  async def _metrics_text(self, _: requests.Request) -> responses.Response:
     return responses.Response(
       self.metrics.text(), media_type="text/plain; version=0.0.4"
     )
-
-  async def _health(self, request: requests.Request):
-    del request
-    return responses.JSONResponse(dict(status="alive"))
-
-  async def _ready(self, request: requests.Request):
-    del request
-    if not self.is_ready:
-      raise refusals.overloaded("still compiling; try again", 2)
-    return responses.JSONResponse(dict(status="ready"))
 
 
 def _check_address(request: requests.Request, route: fields.Route) -> None:
@@ -337,10 +339,9 @@ async def _left(request: requests.Request) -> None:
 
 
 async def _not_found(
-  request: requests.Request, error: Exception
+  _: requests.Request, error: Exception
 ) -> responses.Response:
   """Answers a path or a method that there isn't."""
-  del request
   assert isinstance(error, exceptions.HTTPException)
   refused = refusals.RefusedError(
     error.status_code, f"{error.detail}; GET /v1/models shows the models"

@@ -37,20 +37,24 @@ class Item(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Scored:
-  """The scores of a request.
+class Asked:
+  """A request, with its scores once it has them.
 
   Args:
+    form: Its form.
+    record: Its body.
     model: The model.
     aggregate: How step scores become a solution's score.
     prepared: The solutions.
     results: Their scores.
   """
 
+  form: Form
+  record: Any
   model: sources.Served
   aggregate: str
   prepared: Sequence[models.Prepared]
-  results: Sequence[cached_scorer.Scored]
+  results: Sequence[cached_scorer.Scored] = ()
 
   @property
   def rows(self) -> list[schema.StepScores]:
@@ -95,7 +99,7 @@ class Form:
   Args:
     route: Its route.
     read: Returns the items of a request that fits the route's schema.
-    write: Returns the reply to a request.
+    write: Returns the reply to a scored request.
     mark: The field that tells it from other forms of the same path; "" is the
       form of all other requests.
     solution: Returns the solution of an item.
@@ -104,7 +108,7 @@ class Form:
 
   route: fields.Route
   read: Callable[[Any, chats.Reader], list[Item]]
-  write: Callable[[Any, Scored], Any]
+  write: Callable[[Asked], Any]
   mark: str = ""
   solution: Callable[[Item, sources.Served], schema.Solution] = of_texts
   listed: str = ""

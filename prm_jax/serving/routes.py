@@ -54,7 +54,7 @@ class Models(TypedDict):
   data: list[Model]
 
 
-class _Status(TypedDict):
+class Status(TypedDict):
   """The state of a server.
 
   Args:
@@ -100,13 +100,13 @@ OPENAPI = fields.Route(
 )
 HEALTH = fields.Route(
   *("GET", "/health", "Returns that the server answers."),
-  fields.schema(_Status),
+  fields.schema(Status),
   is_open=True,
 )
 READY = fields.Route(
   *("GET", "/ready"),
   "Returns whether all shapes are compiled; status 503 means not yet.",
-  fields.schema(_Status),
+  fields.schema(Status),
   is_open=True,
 )
 AGGREGATE = fields.schema(fields.Aggregate)

@@ -87,26 +87,26 @@ def solution(asked: forms.Item, model: sources.Served) -> schema.Solution:
   return schema.Solution("0", problem, tuple(item["steps"]))
 
 
-def reply(scored: forms.Scored) -> score_fields.Reply:
+def reply(asked: forms.Asked) -> score_fields.Reply:
   """Returns the body of a reply.
 
   Args:
-    scored: The scores.
+    asked: The request and its scores.
   """
   return score_fields.Reply(
     object="list",
-    model=scored.model.name,
-    model_fingerprint=scored.model.fingerprint,
-    aggregate=scored.aggregate,
+    model=asked.model.name,
+    model_fingerprint=asked.model.fingerprint,
+    aggregate=asked.aggregate,
     data=[
       _entry(i, *of_item)
       for i, of_item in enumerate(
-        zip(scored.rows, scored.prepared, scored.scores, strict=True)
+        zip(asked.rows, asked.prepared, asked.scores, strict=True)
       )
     ],
     usage=score_fields.Usage(
-      prompt_tokens=sum(scored.num_tokens),
-      cached_tokens=sum(x.reused for x in scored.results),
+      prompt_tokens=sum(asked.num_tokens),
+      cached_tokens=sum(x.reused for x in asked.results),
     ),
   )
 
@@ -114,7 +114,7 @@ def reply(scored: forms.Scored) -> score_fields.Reply:
 FORM = forms.Form(
   score_fields.ROUTE,
   read,
-  lambda record, scored: reply(scored),
+  lambda asked: reply(asked),
   solution=solution,
   listed="items",
 )

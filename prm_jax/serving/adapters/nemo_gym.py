@@ -105,10 +105,12 @@ def _read_gym(record: _Episode, reader: chats.Reader) -> list[forms.Item]:
 _MESSAGE = fields.schema(forms.Message)
 
 
-def _write_gym(record: forms.Record, scored: forms.Scored) -> forms.Record:
-  scores = scored.rows[0].scores
+def _write_gym(asked: forms.Asked) -> forms.Record:
+  scores = asked.rows[0].scores
   components = {how: voting.aggregate(scores, how) for how in voting.AGGREGATES}
-  return record | dict(reward=scored.scores[0], reward_components=components)
+  return asked.record | dict(
+    reward=asked.scores[0], reward_components=components
+  )
 
 
 VERIFY = forms.Form(
@@ -145,7 +147,7 @@ SEED_SESSION = forms.Form(
     client="NeMo-Gym",
   ),
   _read_nothing,
-  lambda record, scored: _Nothing(),
+  lambda asked: _Nothing(),
 )
 
 _TASK, _ROLLOUT = "_ng_task_index", "_ng_rollout_index"
@@ -234,10 +236,9 @@ class _Metrics(TypedDict):
   key_metrics: dict[str, Any]
 
 
-def _write_metrics(record: forms.Record, scored: forms.Scored) -> _Metrics:
-  del scored
+def _write_metrics(asked: forms.Asked) -> _Metrics:
   of_task: dict[int, list[dict[str, float]]] = defaultdict(list)
-  for i, verified in enumerate(record["verify_responses"]):
+  for i, verified in enumerate(asked.record["verify_responses"]):
     where = f"verify_responses[{i}].reward"
     of_task[verified.get(_TASK, 0)].append(_numbers(verified, where))
   metrics = _metrics([x for episodes in of_task.values() for x in episodes])

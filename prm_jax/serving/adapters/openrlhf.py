@@ -66,8 +66,8 @@ def _read_openrlhf(record: _Request, reader: chats.Reader) -> list[forms.Item]:
   return items
 
 
-def _write_openrlhf(_: _Request, scored: forms.Scored) -> _Reply:
-  scores = scored.scores
+def _write_openrlhf(asked: forms.Asked) -> _Reply:
+  scores = asked.scores
   return _Reply(rewards=scores, scores=scores, extra_logs=_Nothing())
 
 

@@ -49,14 +49,12 @@ def _read_sglang(record: _Classify, reader: chats.Reader) -> list[forms.Item]:
   return forms.rendered(record["text"], "text", reader)
 
 
-def _write_sglang(
-  record: _Classify, scored: forms.Scored
-) -> _Scored | list[_Scored]:
+def _write_sglang(asked: forms.Asked) -> _Scored | list[_Scored]:
   data = [
     _Scored(embedding=(score,), meta_info=_Meta(prompt_tokens=num))
-    for score, num in zip(scored.scores, scored.num_tokens, strict=True)
+    for score, num in zip(asked.scores, asked.num_tokens, strict=True)
   ]
-  return data[0] if isinstance(record["text"], str) else data
+  return data[0] if isinstance(asked.record["text"], str) else data
 
 
 CLASSIFY = forms.Form(
@@ -143,15 +141,15 @@ def _read_embeddings(record: _Embed, reader: chats.Reader) -> list[forms.Item]:
   return forms.rendered(record["input"], "input", reader)
 
 
-def _write_embeddings(_: _Embed, scored: forms.Scored) -> _Embedded:
-  num = sum(scored.num_tokens)
+def _write_embeddings(asked: forms.Asked) -> _Embedded:
+  num = sum(asked.num_tokens)
   return _Embedded(
     object="list",
     data=[
       _Embedding(object="embedding", index=i, embedding=(score,))
-      for i, score in enumerate(scored.scores)
+      for i, score in enumerate(asked.scores)
     ],
-    model=scored.model.name,
+    model=asked.model.name,
     usage=_Usage(prompt_tokens=num, total_tokens=num),
   )
 

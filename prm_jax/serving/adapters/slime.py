@@ -47,8 +47,8 @@ def _read_slime(record: _Request, reader: chats.Reader) -> list[forms.Item]:
   return [forms.Item("response", turns)]
 
 
-def _write_slime(_: _Request, scored: forms.Scored) -> _Reply:
-  (row,), (score,) = scored.rows, scored.scores
+def _write_slime(asked: forms.Asked) -> _Reply:
+  (row,), (score,) = asked.rows, asked.scores
   reply = _Reply(score=score, step_scores=list(row.scores))
   if row.spans is not None:
     reply["segments"] = list(row.spans)

@@ -49,12 +49,12 @@ def _read_tei(record: _Request, reader: chats.Reader) -> list[forms.Item]:
 
 
 def _write_tei(
-  record: _Request, scored: forms.Scored
+  asked: forms.Asked,
 ) -> list[_Prediction] | list[list[_Prediction]]:
   data = [
-    [_Prediction(score=score, label=forms.LABEL)] for score in scored.scores
+    [_Prediction(score=score, label=forms.LABEL)] for score in asked.scores
   ]
-  return data if _is_batch(record["inputs"]) else data[0]
+  return data if _is_batch(asked.record["inputs"]) else data[0]
 
 
 def _is_batch(inputs: object) -> bool:

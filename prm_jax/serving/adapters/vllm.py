@@ -145,27 +145,25 @@ def _read_vllm(record: _Request, reader: chats.Reader) -> list[forms.Item]:
   return [forms.Item("messages", chats.Turns(*texts))]
 
 
-def _listed(
-  kind: Literal["pooling", "classify"], scored: forms.Scored
-) -> _Reply:
-  num = sum(scored.num_tokens)
+def _listed(kind: Literal["pooling", "classify"], asked: forms.Asked) -> _Reply:
+  num = sum(asked.num_tokens)
   return _Reply(
     id=kind,
     object="list",
     created=0,
-    model=scored.model.name,
+    model=asked.model.name,
     usage=_Usage(prompt_tokens=num, total_tokens=num, completion_tokens=0),
   )
 
 
-def _write_pooling(_: _Request, scored: forms.Scored) -> _Pooling:
+def _write_pooling(asked: forms.Asked) -> _Pooling:
   data = [
     _PooledSteps(
       index=i, object="pooling", data=[(1 - p, p) for p in row.scores]
     )
-    for i, row in enumerate(scored.rows)
+    for i, row in enumerate(asked.rows)
   ]
-  return {**_listed("pooling", scored), "data": data}
+  return {**_listed("pooling", asked), "data": data}
 
 
 POOLING = forms.Form(
@@ -182,12 +180,12 @@ POOLING = forms.Form(
 )
 
 
-def _write_classify(_: _Request, scored: forms.Scored) -> _Classes:
+def _write_classify(asked: forms.Asked) -> _Classes:
   data = [
     _Class(index=i, label=forms.LABEL, probs=(score,), num_classes=1)
-    for i, score in enumerate(scored.scores)
+    for i, score in enumerate(asked.scores)
   ]
-  return {**_listed("classify", scored), "data": data}
+  return {**_listed("classify", asked), "data": data}
 
 
 CLASSIFY = forms.Form(
