@@ -41,7 +41,6 @@ class Route:
   """A route, as clients see it.
 
   Args:
-    method: The method of HTTP.
     path: The path.
     about: What it does, in one sentence.
     reply: What a reply with status 200 holds; None is a text.
@@ -52,7 +51,6 @@ class Route:
     client: Whose requests it reads; "" is our own form.
   """
 
-  method: str
   path: str
   about: str
   reply: Schema | None
@@ -60,6 +58,11 @@ class Route:
   takes_aggregate: bool = False
   is_open: bool = False
   client: str = ""
+
+  @property
+  def method(self) -> str:
+    """The method of HTTP."""
+    return "GET" if self.request is None else "POST"
 
 
 def schema(kind: Any) -> Schema:

@@ -89,22 +89,22 @@ class _Error(TypedDict):
 
 
 MODELS = fields.Route(
-  "GET", "/v1/models", "Returns the served models.", fields.schema(Models)
+  "/v1/models", "Returns the served models.", fields.schema(Models)
 )
 METRICS = fields.Route(
-  "GET", "/metrics", "Returns counters in Prometheus' text form.", None
+  "/metrics", "Returns counters in Prometheus' text form.", None
 )
 OPENAPI = fields.Route(
-  *("GET", "/openapi.json", "Returns the OpenAPI document of all routes."),
+  *("/openapi.json", "Returns the OpenAPI document of all routes."),
   fields.schema(dict),
 )
 HEALTH = fields.Route(
-  *("GET", "/health", "Returns that the server answers."),
+  *("/health", "Returns that the server answers."),
   fields.schema(Status),
   is_open=True,
 )
 READY = fields.Route(
-  *("GET", "/ready"),
+  "/ready",
   "Returns whether all shapes are compiled; status 503 means not yet.",
   fields.schema(Status),
   is_open=True,

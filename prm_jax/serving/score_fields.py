@@ -162,7 +162,6 @@ class Reply(TypedDict):
 
 
 ROUTE = fields.Route(
-  "POST",
   "/v1/prm/score",
   "Returns the scores of solutions and of their steps.",
   fields.schema(Reply),

@@ -115,7 +115,6 @@ def _write_gym(asked: forms.Asked) -> forms.Record:
 
 VERIFY = forms.Form(
   fields.Route(
-    "POST",
     "/verify",
     "Returns the request with the score of its solution.",
     fields.record(_Episode, _Reward) | dict([fields.OPEN]),
@@ -139,7 +138,6 @@ def _read_nothing(record: Any, reader: chats.Reader) -> list[forms.Item]:
 
 SEED_SESSION = forms.Form(
   fields.Route(
-    "POST",
     "/seed_session",
     "Returns an empty object: there is nothing to prepare for an episode.",
     fields.schema(_Nothing),
@@ -257,7 +255,6 @@ def _write_metrics(asked: forms.Asked) -> _Metrics:
 
 AGGREGATE_METRICS = forms.Form(
   fields.Route(
-    "POST",
     "/aggregate_metrics",
     "Returns the mean, the largest, the least, the median and the standard"
     " deviation of the numbers of episodes, of each task and of all.",

@@ -73,7 +73,6 @@ def _write_openrlhf(asked: forms.Asked) -> _Reply:
 
 GET_REWARD = forms.Form(
   fields.Route(
-    "POST",
     "/get_reward",
     "Returns the score of each solution.",
     fields.schema(_Reply),

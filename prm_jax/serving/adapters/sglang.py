@@ -59,7 +59,6 @@ def _write_sglang(asked: forms.Asked) -> _Scored | list[_Scored]:
 
 CLASSIFY = forms.Form(
   fields.Route(
-    "POST",
     "/classify",
     "Returns the score of each solution; of one text not in a list.",
     fields.schema(_Scored | list[_Scored]),
@@ -156,7 +155,6 @@ def _write_embeddings(asked: forms.Asked) -> _Embedded:
 
 EMBEDDINGS = forms.Form(
   fields.Route(
-    "POST",
     "/v1/embeddings",
     "Returns the score of each solution as an embedding of length 1.",
     fields.schema(_Embedded),

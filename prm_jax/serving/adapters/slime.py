@@ -57,7 +57,6 @@ def _write_slime(asked: forms.Asked) -> _Reply:
 
 RM = forms.Form(
   fields.Route(
-    "POST",
     "/rm",
     "Returns the score of a solution and of its steps; the reward key is score.",
     fields.schema(_Reply),

@@ -63,7 +63,6 @@ def _is_batch(inputs: object) -> bool:
 
 PREDICT = forms.Form(
   fields.Route(
-    "POST",
     "/predict",
     "Returns the score of each solution; of a batch in a list.",
     fields.schema(list[_Prediction] | list[list[_Prediction]]),

@@ -168,7 +168,6 @@ def _write_pooling(asked: forms.Asked) -> _Pooling:
 
 POOLING = forms.Form(
   fields.Route(
-    "POST",
     "/pooling",
     "Returns P(wrong) and P(right) of each step.",
     fields.record(_Reply, _Pooling),
@@ -190,7 +189,6 @@ def _write_classify(asked: forms.Asked) -> _Classes:
 
 CLASSIFY = forms.Form(
   fields.Route(
-    "POST",
     "/classify",
     "Returns the score of each solution.",
     fields.record(_Reply, _Classes),
