@@ -63,7 +63,6 @@ The requests in `tests/serving/golden_requests.py` are answered with the scorer'
 
 def page() -> str:
   """Returns the text of the page."""
-  grouped = routes.by_path(routes.ALL)
   lines = [_HEAD]
   lines += ["| route | whose form | |", "|---|---|---|"]
   for route in routes.ALL:
@@ -71,10 +70,9 @@ def page() -> str:
     lines.append(f"| {name} | {route.client or 'ours'} | {route.about} |")
   aggregates = ", ".join(f"`{x}`" for x in voting.AGGREGATES)
   lines.append(_CLIENTS.replace("{aggregates}", aggregates))
-  for path, of_path in grouped.items():
-    for route in of_path:
-      if route.request or not route.is_open:
-        lines += _section(path, route)
+  for route in routes.ALL:
+    if not route.is_open:
+      lines += _section(route)
   lines += ["", "## Status codes", "", "| status | meaning |", "|---|---|"]
   for status, about in routes.STATUSES.items():
     lines.append(f"| {status} | {about} |")
@@ -87,12 +85,12 @@ def page() -> str:
   return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _section(path: str, route: fields.Route) -> Iterator[str]:
+def _section(route: fields.Route) -> Iterator[str]:
   client = f" ({route.client.partition(';')[0]})" if route.client else ""
-  yield f"\n## {route.method} {path}{client}\n"
+  yield f"\n## {route.method} {route.path}{client}\n"
   yield route.about
-  if route.queries:
-    yield f"\nQuery parameters: {', '.join(f'`{x}`' for x in route.queries)}."
+  if route.takes_aggregate:
+    yield "\nQuery parameters: `aggregate`."
   for title, schema in (("Request", route.request), ("Reply", route.reply)):
     rows = list(_rows(schema or {}))
     if rows:
@@ -110,7 +108,7 @@ def _rows(schema: fields.Schema, prefix: str = "") -> Iterator[str]:
     yield from _rows(schema["items"], f"{prefix}[]")
   for name, inner in schema.get("properties", {}).items():
     whole = f"{prefix}.{name}".lstrip(".")
-    must = "" if name in schema["required"] else ", may be missing"
+    must = "" if name in schema.get("required", ()) else ", may be missing"
     holds = fields.in_words(inner)
     yield f"| `{whole}` | {holds}{must} | {inner['description']} |"
     yield from _rows(inner, whole)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 import contextlib
+import dataclasses
+import functools
 import hmac
 import logging
 import threading
 import time
-import traceback
 from typing import Any
 
 from starlette import applications
@@ -24,23 +25,18 @@ from starlette import requests
 from starlette import responses
 from starlette import routing
 
-from prm_jax import errors
-from prm_jax import voting
 from prm_jax.scoring import cached_scorer
-from prm_jax.serving import adapters
 from prm_jax.serving import batching
 from prm_jax.serving import bodies
 from prm_jax.serving import fields
+from prm_jax.serving import forms
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import metrics as metrics_lib
 from prm_jax.serving import models as models_lib
 from prm_jax.serving import refusals
 from prm_jax.serving import routes
-from prm_jax.serving import score_api
-from prm_jax.serving import score_fields
 from prm_jax.serving import sources
 from prm_jax.serving import threads
-from prm_jax.serving.adapters import form as form_lib
 
 _logger = logging.getLogger(__name__)
 
@@ -80,13 +76,15 @@ class Server:
     """Returns the ASGI application."""
     return applications.Starlette(
       routes=[
-        self._route(score_fields.ROUTE, self._score),
-        *map(self._adapter, adapters.by_path()),
-        self._route(routes.MODELS, self._list_models),
+        *(
+          self._route(x[0].route, functools.partial(self._scores, of_path=x))
+          for x in routes.by_path(routes.FORMS)
+        ),
+        self._shown(routes.MODELS, self._listed),
         self._route(routes.METRICS, self._metrics_text),
-        self._route(routes.OPENAPI, self._openapi),
-        self._route(routes.HEALTH, self._health),
-        self._route(routes.READY, self._ready),
+        self._shown(routes.OPENAPI, routes.document),
+        self._shown(routes.HEALTH, lambda: routes.Status(status="alive")),
+        self._shown(routes.READY, self._state),
       ],
       exception_handlers={exceptions.HTTPException: _not_found},
       lifespan=self._lifespan,
@@ -98,8 +96,7 @@ class Server:
     return self._compiled.is_set()
 
   @contextlib.asynccontextmanager
-  async def _lifespan(self, app: applications.Starlette):
-    del app
+  async def _lifespan(self, _: applications.Starlette):
     async with contextlib.AsyncExitStack() as stack:
       for batcher in (self._batcher, *self._batchers.values()):
         await stack.enter_async_context(batcher.running())
@@ -160,13 +157,15 @@ class Server:
 
     return routing.Route(path, counted, methods=[route.method])
 
-  def _adapter(self, of_path: Sequence[form_lib.Form]) -> routing.Route:
-    """Returns the route of the forms of one path."""
+  def _shown(
+    self, route: fields.Route, content: Callable[[], Any]
+  ) -> routing.Route:
+    """Returns a route that reads nothing, and replies with JSON."""
 
-    async def handle(request: requests.Request) -> responses.Response:
-      return await self._adapted(request, of_path)
+    async def handle(_: requests.Request) -> responses.Response:
+      return responses.JSONResponse(content())
 
-    return self._route(of_path[0].route, handle)
+    return self._route(route, handle)
 
   async def _answer(
     self, request: requests.Request, handle: Handle, route: fields.Route
@@ -188,12 +187,7 @@ class Server:
       self.metrics.gone.inc()
       return responses.Response(status_code=499)
     except Exception as e:
-      # The error's own words may hold a text of the request.
-      _logger.error(
-        "a request failed (%s):\n%s",
-        type(e).__name__,
-        "".join(traceback.format_tb(e.__traceback__)),
-      )
+      threads.log_place("a request", e)
       refused = refusals.RefusedError(
         500, f"failed ({type(e).__name__}); the server's log says why"
       )
@@ -226,16 +220,14 @@ class Server:
     return str(right.index(True))
 
   async def _scored(
-    self,
-    request: requests.Request,
-    model: sources.Served,
-    prepared: Sequence[models_lib.Prepared],
+    self, request: requests.Request, asked: forms.Asked
   ) -> list[cached_scorer.Scored]:
     """Returns the scores, unless the client goes away before."""
+    model = asked.model
     if isinstance(model, sources.Source):
       self._bodies.hold_for(model.name, request.state.held)
     batcher = self._batchers.get(model.name, self._batcher)
-    scoring = asyncio.ensure_future(batcher.score(model, prepared))
+    scoring = asyncio.ensure_future(batcher.score(model, asked.prepared))
     leaving = asyncio.ensure_future(_left(request))
     try:
       await asyncio.wait(
@@ -250,38 +242,36 @@ class Server:
 
   # --- Routes ----------------------------------------------------------------
 
-  async def _score(self, request: requests.Request) -> responses.Response:
-    record = await self._bodies.read(request, request.state.held)
-    is_large = request.state.held.is_large
-    asked = await bodies.checked(is_large, score_api.read, record, self.limits)
-    model = self._named(asked.model)
-    prepared = await concurrency.run_in_threadpool(
-      _prepare, asked, model, request.state.client
-    )
-    rows = await self._scored(request, model, prepared)
-    return await bodies.written(
-      is_large, rows, score_api.reply, model, asked.aggregate, prepared, rows
-    )
-
-  async def _adapted(
-    self, request: requests.Request, of_path: Sequence[form_lib.Form]
+  async def _scores(
+    self, request: requests.Request, of_path: Sequence[forms.Form]
   ) -> responses.Response:
-    aggregate = request.query_params.get("aggregate")
-    record = await self._bodies.read(request, request.state.held)
-    is_large = request.state.held.is_large
-    form = await bodies.checked(is_large, form_lib.chosen, of_path, record)
-    model = self._named(record.get("model") or "")
-    prepared = await concurrency.run_in_threadpool(
-      form_lib.prepare, form, record, model, request.state.client
+    """Answers a request that has one of the forms of its path."""
+    body = await self._bodies.read(request, request.state.held)
+    # In a thread, so that others are answered meanwhile.
+    asked = await concurrency.run_in_threadpool(
+      self._asked, request, of_path, body
     )
-    rows = await self._scored(request, model, prepared) if prepared else []
-    scored = form_lib.Scored(
-      model.name,
-      aggregate or model.aggregate,
-      [row.scores for row in rows],
-      [x.num_tokens for x in prepared],
+    if asked.prepared:
+      asked = dataclasses.replace(
+        asked, results=await self._scored(request, asked)
+      )
+    return await bodies.written(request.state.held, asked)
+
+  def _asked(
+    self, request: requests.Request, of_path: Sequence[forms.Form], body: bytes
+  ) -> forms.Asked:
+    """Returns what a request asks for."""
+    record = bodies.parsed(body)
+    form = forms.chosen(of_path, record, self.limits)
+    # An open form may have other fields of these names.
+    known = (form.route.request or {}).get("properties", {})
+    given = {name: x for name, x in record.items() if name in known}
+    model = self._named(given.get("model") or "")
+    aggregate = request.query_params.get("aggregate", given.get("aggregate"))
+    prepared = forms.prepare(form, record, model, request.state.client)
+    return forms.Asked(
+      form, record, model, aggregate or model.aggregate, prepared
     )
-    return await bodies.written(is_large, rows, form.write, record, scored)
 
   def _named(self, name: str) -> sources.Served:
     """Returns the model of a name; "" is the only one, or the first."""
@@ -293,11 +283,10 @@ class Server:
       )
     return self.models[name]
 
-  async def _list_models(self, request: requests.Request):
-    del request
+  def _listed(self) -> routes.Models:
     data = []
     for model in self.models.values():
-      record: dict[str, Any] = dict(
+      record = routes.Model(
         id=model.name,
         object="model",
         created=0,
@@ -309,42 +298,17 @@ class Server:
       if isinstance(model, models_lib.Model):
         record["max_tokens"] = self.limits.max_tokens
       data.append(record)
-    return responses.JSONResponse(dict(object="list", data=data))
+    return routes.Models(object="list", data=data)
 
-  async def _openapi(self, request: requests.Request):
-    del request
-    return responses.JSONResponse(routes.document())
+  def _state(self) -> routes.Status:
+    if not self.is_ready:
+      raise refusals.overloaded("still compiling; try again", 2)
+    return routes.Status(status="ready")
 
-  async def _metrics_text(self, request: requests.Request):
-    del request
+  async def _metrics_text(self, _: requests.Request) -> responses.Response:
     return responses.Response(
       self.metrics.text(), media_type="text/plain; version=0.0.4"
     )
-
-  async def _health(self, request: requests.Request):
-    del request
-    return responses.JSONResponse(dict(status="alive"))
-
-  async def _ready(self, request: requests.Request):
-    del request
-    if not self.is_ready:
-      raise refusals.overloaded("still compiling; try again", 2)
-    return responses.JSONResponse(dict(status="ready"))
-
-
-def _prepare(
-  asked: score_api.Request, model: sources.Served, client: str
-) -> list[models_lib.Prepared]:
-  """Returns a request's solutions with their ids."""
-  out = []
-  for i, item in enumerate(asked.items):
-    where = score_api.place(i)
-    try:
-      solution = score_api.solution(item, where, model.cut)
-    except errors.InputError as e:
-      raise refusals.of_solution(e, where) from e
-    out.append(model.prepare(solution, where, client))
-  return out
 
 
 def _check_address(request: requests.Request, route: fields.Route) -> None:
@@ -354,19 +318,18 @@ def _check_address(request: requests.Request, route: fields.Route) -> None:
     RefusedError: It asks for something else, for something twice, or for an
       aggregate that there isn't.
   """
-  if route.method == "GET":
+  if route.request is None:
     return  # It reads nothing, and probes add what they want.
-  asked: set[str] = set()
-  for name, value in request.query_params.multi_items():
-    if name not in route.queries:
-      of_body = (route.request or {}).get("properties", {})
-      known = ", ".join(route.queries) or "none"
-      fix = "give it in the body" if name in of_body else f"known: {known}"
+  given = request.query_params.multi_items()
+  for name, value in given:
+    if name != "aggregate" or not route.takes_aggregate:
+      is_field = name in route.request.get("properties", {})
+      known = "aggregate" if route.takes_aggregate else "none"
+      fix = "give it in the body" if is_field else f"known: {known}"
       raise refusals.invalid(f"unknown query parameter {name[:60]!r}; {fix}")
-    if name in asked:
-      raise refusals.invalid("it is there twice; give it once", name)
-    asked.add(name)
-    fields.check(value, fields.only(*voting.AGGREGATES), name)
+    fields.check(value, routes.AGGREGATE, name)
+  if len(given) > 1:
+    raise refusals.invalid("it is there twice; give it once", "aggregate")
 
 
 async def _left(request: requests.Request) -> None:
@@ -376,10 +339,9 @@ async def _left(request: requests.Request) -> None:
 
 
 async def _not_found(
-  request: requests.Request, error: Exception
+  _: requests.Request, error: Exception
 ) -> responses.Response:
   """Answers a path or a method that there isn't."""
-  del request
   assert isinstance(error, exceptions.HTTPException)
   refused = refusals.RefusedError(
     error.status_code, f"{error.detail}; GET /v1/models shows the models"

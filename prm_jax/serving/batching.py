@@ -65,6 +65,7 @@ class Batcher:
   ) -> None:
     self._limits, self._metrics = limits, metrics
     self._queue: deque[_Waiting] = deque()
+    metrics.waiting.set_function(lambda: len(self._queue))
     self._batch: list[_Waiting] = []
     self._came = asyncio.Event()
     self._device = thread or concurrent.futures.ThreadPoolExecutor(1, "model")
@@ -115,7 +116,6 @@ class Batcher:
       _Waiting(x, model, loop.create_future(), loop.time()) for x in prepared
     ]
     self._queue.extend(added)
-    self._metrics.waiting.set(len(self._queue))
     self._came.set()
     try:
       return await asyncio.gather(*(x.scores for x in added))
@@ -125,7 +125,6 @@ class Batcher:
         x.scores.cancel()
       if any(x.scores.cancelled() for x in added):
         self._queue = deque(x for x in self._queue if not x.scores.done())
-        self._metrics.waiting.set(len(self._queue))
 
   async def _run(self) -> None:
     loop = asyncio.get_running_loop()
@@ -139,23 +138,20 @@ class Batcher:
         continue
       prepared = [x.prepared for x in batch]
       self._batch = batch
+      rows: Sequence[cached_scorer.Scored | refusals.RefusedError]
       try:
         rows = await loop.run_in_executor(
-          self._device, _score, batch[0].model, prepared
+          self._device, batch[0].model.score, prepared
         )
       except Exception as e:
         _logger.exception("a batch of %d solutions failed", len(batch))
-        for x in batch:
-          if not x.scores.done():
-            _fail(x, f"the model failed ({type(e).__name__})")
-        continue
+        rows = [_failed(f"failed ({type(e).__name__})")] * len(batch)
       finally:
         self._batch = []
       for x, row in zip(batch, rows, strict=True):
         if isinstance(row, cached_scorer.Scored):
           self._metrics.cached_tokens.inc(row.reused)
-        if not x.scores.done():
-          _give(x, row)
+        _give(x, row)
 
   def _is_waited_for(self) -> bool:
     """Returns whether a request still waits for scores."""
@@ -196,39 +192,33 @@ class Batcher:
       else:
         left.append(x)
     self._queue = left
-    self._metrics.waiting.set(len(self._queue))
     if batch:
       self._metrics.batch_items.observe(len(batch))
       self._metrics.tokens.inc(sum(x.prepared.num_tokens for x in batch))
     return batch
 
 
-def _score(
-  model: sources.Served, prepared: Sequence[models.Prepared]
-) -> Sequence[cached_scorer.Scored | refusals.RefusedError]:
-  return model.score(prepared)
-
-
 def _give(
   waiting: _Waiting, row: cached_scorer.Scored | refusals.RefusedError
 ) -> None:
-  """Ends a solution's wait with its scores, or why there are none."""
-  if isinstance(row, refusals.RefusedError):
-    waiting.scores.set_exception(row)
-    waiting.scores.exception()  # whether or not somebody still waits for it
+  """Ends a solution's wait with its scores, or why there are none.
+
+  No text of a client and no path is told.
+  """
+  if waiting.scores.done():
     return
-  if all(map(math.isfinite, row.scores.scores)):
-    waiting.scores.set_result(row)
-    return
-  name = waiting.model.name
-  _logger.error("the model %r gave a score that isn't finite", name)
-  _fail(waiting, "the model gave a score that isn't finite")
+  if isinstance(row, cached_scorer.Scored):
+    if all(map(math.isfinite, row.scores.scores)):
+      waiting.scores.set_result(row)
+      return
+    what = "gave a score that isn't finite"
+    _logger.error("the model %r %s", waiting.model.name, what)
+    row = _failed(what)
+  waiting.scores.set_exception(row)
+  waiting.scores.exception()  # whether or not somebody still waits for it
 
 
-def _fail(waiting: _Waiting, message: str) -> None:
-  """Ends a solution's wait: no text of a client and no path is told."""
-  waiting.scores.set_exception(
-    refusals.RefusedError(500, f"{message}; the server's log says why")
+def _failed(what: str) -> refusals.RefusedError:
+  return refusals.RefusedError(
+    500, f"the model {what}; the server's log says why"
   )
-  # Whether or not somebody still waits for it.
-  waiting.scores.exception()

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import dataclasses
 import json
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette import concurrency
 from starlette import requests
 from starlette import responses
 
 from prm_jax.runtime import json_text
-from prm_jax.scoring import cached_scorer
+from prm_jax.serving import forms
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import metrics as metrics_lib
 from prm_jax.serving import refusals
 
-# A larger body is parsed in a thread, so that others are answered meanwhile. A
-# reply to more steps is written in one.
+# A reply to a larger body, or to more steps, is written in a thread, so that
+# others are answered meanwhile.
 _LARGE_BYTES = 1 << 16
 _LARGE_STEPS = 1_000
 # As JSONResponse writes it, in pieces: between two of them others get a turn.
@@ -28,7 +28,7 @@ _ENCODER = json.JSONEncoder(
   ensure_ascii=False, allow_nan=False, separators=(",", ":")
 )
 
-_T = TypeVar("_T")
+Record = dict[str, Any]
 
 
 @dataclasses.dataclass
@@ -42,11 +42,6 @@ class Held:
 
   num_bytes: int = 0
   source: str | None = None
-
-  @property
-  def is_large(self) -> bool:
-    """Whether work on it would keep others waiting."""
-    return self.num_bytes > _LARGE_BYTES
 
 
 class Bodies:
@@ -72,16 +67,16 @@ class Bodies:
       limits.max_bodies_bytes // (len(sources) + 1), limits.max_body_bytes
     )
 
-  async def read(self, request: requests.Request, held: Held) -> Any:
-    """Returns the JSON of a request's body.
+  async def read(self, request: requests.Request, held: Held) -> bytes:
+    """Returns a request's body.
 
     Args:
       request: The request.
       held: What it holds; its bytes are added.
 
     Raises:
-      RefusedError: It is compressed, too large, too slow or no JSON, or there is
-        no room for it.
+      RefusedError: It is compressed, too large, or too slow, or there is no room
+        for it.
     """
     coding = request.headers.get("content-encoding", "identity").lower()
     if coding != "identity":
@@ -103,9 +98,7 @@ class Bodies:
       raise refusals.RefusedError(
         408, f"the request didn't arrive within {self._limits.read_s:g} s"
       ) from None
-    if held.is_large:
-      return await concurrency.run_in_threadpool(_parsed, body)
-    return _parsed(body)
+    return bytes(body)
 
   def hold_for(self, source: str, held: Held) -> None:
     """Counts a request's bytes as a source's.
@@ -147,52 +140,40 @@ class Bodies:
     held.num_bytes += num_bytes
 
 
-async def checked(
-  is_large: bool, check: Callable[..., _T], *arguments: Any
-) -> _T:
-  """Returns what a request's JSON asks for; that of a large one in a thread.
-
-  Args:
-    is_large: Whether the request is large.
-    check: Returns it, or refuses the JSON.
-    *arguments: The arguments of check.
-  """
-  if is_large:
-    return await concurrency.run_in_threadpool(check, *arguments)
-  return check(*arguments)
-
-
-async def written(
-  is_large: bool,
-  rows: Sequence[cached_scorer.Scored],
-  write: Callable[..., Any],
-  *arguments: Any,
-) -> responses.Response:
+async def written(held: Held, asked: forms.Asked) -> responses.Response:
   """Returns a reply; a large one is written in a thread.
 
   Args:
-    is_large: Whether the request was large: the reply may repeat it.
-    rows: The scores in it.
-    write: Returns its content.
-    *arguments: The arguments of write.
+    held: What the request holds: the reply may repeat it.
+    asked: The request and its scores.
   """
-  num_steps = sum(len(row.scores) for row in rows)
-  if not is_large and num_steps <= _LARGE_STEPS:
-    return responses.JSONResponse(write(*arguments))
+  num_steps = sum(len(row.scores) for row in asked.rows)
+  if held.num_bytes <= _LARGE_BYTES and num_steps <= _LARGE_STEPS:
+    return responses.JSONResponse(asked.form.write(asked))
 
   def encode() -> bytes:
-    return "".join(_ENCODER.iterencode(write(*arguments))).encode()
+    return "".join(_ENCODER.iterencode(asked.form.write(asked))).encode()
 
   return responses.Response(
     await concurrency.run_in_threadpool(encode), media_type="application/json"
   )
 
 
-def _parsed(body: bytearray) -> Any:
-  """Returns the JSON of a body."""
+def parsed(body: bytes) -> Record:
+  """Returns the JSON object of a body.
+
+  Args:
+    body: The body.
+
+  Raises:
+    RefusedError: It isn't one.
+  """
   try:
-    return json_text.parse(body.decode())
+    record = json_text.parse(body.decode())
   except UnicodeDecodeError:
     raise refusals.invalid("the body isn't UTF-8") from None
   except json_text.JSONTextError as e:
     raise refusals.invalid(str(e)) from None
+  if not isinstance(record, dict):
+    raise refusals.invalid("expected a JSON object")
+  return record

@@ -255,7 +255,9 @@ def _of_policy(template: policy_templates.PolicyTemplate) -> Chat:
     strips=template.strips,
   )
   # A plain prompt could be written around any chat.
-  return chat if _is_chat(chat) else _with_names(chat, _published_names())
+  if _is_chat(chat):
+    return chat
+  return dataclasses.replace(chat, names=chat.names | _published_names())
 
 
 def _of_prompt(template: templates.PromptTemplate) -> Chat | None:
@@ -296,10 +298,6 @@ def _is_chat(chat: Chat) -> bool:
 def _published_names() -> frozenset[str]:
   """Returns the names of all control tokens of the published chats."""
   return frozenset().union(*(_of_policy(x).names for x in _published()))
-
-
-def _with_names(chat: Chat, names: Iterable[str]) -> Chat:
-  return dataclasses.replace(chat, names=chat.names | {*names})
 
 
 def _around(

@@ -93,6 +93,7 @@ class Judge:
   stop: tuple[str, ...] = ()
 
   def __post_init__(self):
+    checks.check_counts(self, ("votes", "concurrency"))
     checks.check_choice("template", self.template, [*judge_prompts.TEMPLATES])
     checks.check_seed(self.seed)
     if self.unknown is not None:
@@ -102,11 +103,16 @@ class Judge:
         "system: only a chat has one; set chat to true, or write it into prompt"
       )
 
+  def only(self, *names: str) -> Any:
+    """Returns some of its fields."""
+    return {name: getattr(self, name) for name in names}
+
   @property
   def sampling(self) -> drawing.Sampling:
     """How answers are sampled."""
-    names = ("max_tokens", "temperature", "top_p", "top_k", "min_p")
-    return drawing.Sampling(**{name: getattr(self, name) for name in names})
+    return drawing.Sampling(
+      **self.only("max_tokens", "temperature", "top_p", "top_k", "min_p")
+    )
 
   @property
   def weighs(self) -> bool:
@@ -206,9 +212,7 @@ class Loaded:
         self.client.generate, sampling=judge.sampling, seed=judge.seed
       ),
       judge_prompts.TEMPLATES[judge.template],
-      votes=judge.votes,
-      min_votes=judge.min_votes,
-      vote=judge.vote,
+      **judge.only("votes", "min_votes", "vote"),
       log_likelihoods=functools.partial(self._weigh, end)
       if judge.weighs
       else None,
@@ -240,21 +244,21 @@ class Loaded:
 
 def load(
   path: files.PathLike,
-  read_s: float,
   *,
-  pause_s: float,
-  backoff_s: float,
   tries: int,
+  read_s: float,
+  backoff_s: float,
+  max_wait_s: float,
 ) -> Loaded:
   """Returns the judge that a file describes; nothing is asked.
 
   Args:
     path: The JSON file, with fields of Judge.
+    tries: The number of tries of a request in all.
     read_s: The limit of a try of a call, in seconds: of all requests that it
       takes one after another.
-    pause_s: The longest pause between tries, also of all, in seconds.
-    backoff_s: The first pause, in seconds.
-    tries: The number of tries of a request in all.
+    backoff_s: The first pause between tries, in seconds.
+    max_wait_s: The longest pause, also of all, in seconds.
 
   Raises:
     InputError: The file doesn't describe a judge, or its key isn't there.
@@ -273,26 +277,20 @@ def load(
     if not isinstance(record.get("request_option", {}), dict):
       raise errors.InputError("request_option: expected an object")
     judge = Judge(**record | dict(stop=tuple(record.get("stop", ()))))
-    checks.check_counts(judge, ("votes", "concurrency"))
     num = judge.num_rounds
-    round_s = (tries * read_s + (tries - 1) * pause_s) / num
     endpoint = remote.Endpoint(
-      *(judge.policy, judge.model),
-      chat=judge.chat,
-      stop_in_text=judge.stop_in_text,
+      judge.policy,
+      **judge.only("model", "chat", "stop_in_text", "concurrency"),
+      **judge.only("key_variable", "insecure_key"),
       log_probs=False,
       options=judge.request_option,
-      key_variable=judge.key_variable,
-      insecure_key=judge.insecure_key,
-      concurrency=judge.concurrency,
-      read_s=read_s / num,
-      max_wait_s=pause_s / num,
-      backoff_s=backoff_s,
       tries=tries,
+      read_s=read_s / num,
+      backoff_s=backoff_s,
+      max_wait_s=max_wait_s / num,
     )
-    template = remote.Template(
-      prompt=judge.prompt, system=judge.system, stop=judge.stop
-    )
+    template = remote.Template(**judge.only("prompt", "system", "stop"))
+    round_s = (tries * read_s + (tries - 1) * max_wait_s) / num
     loaded = Loaded(judge, remote.Client(endpoint, template), round_s)
     loaded._label([])  # refuses fields that make no sense together
   except errors.InputError as e:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import prometheus_client
 
@@ -15,53 +16,42 @@ class Metrics:
 
   def __init__(self) -> None:
     self.registry = registry = prometheus_client.CollectorRegistry()
-    self.requests = prometheus_client.Counter(
-      "prm_jax_requests",
-      "Requests, by route and status.",
-      ("route", "status"),
-      registry=registry,
+    counter = functools.partial(prometheus_client.Counter, registry=registry)
+    gauge = functools.partial(prometheus_client.Gauge, registry=registry)
+    histogram = functools.partial(
+      prometheus_client.Histogram, registry=registry
     )
-    self.seconds = prometheus_client.Histogram(
+    self.requests = counter(
+      "prm_jax_requests", "Requests, by route and status.", ("route", "status")
+    )
+    self.seconds = histogram(
       "prm_jax_request_seconds",
       "Seconds from a request's first byte to its reply.",
       ("route",),
-      registry=registry,
       buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
     )
-    self.waiting = prometheus_client.Gauge(
-      "prm_jax_waiting_solutions",
-      "Solutions in the queue.",
-      registry=registry,
-    )
-    self._source_waiting = prometheus_client.Gauge(
+    self.waiting = gauge("prm_jax_waiting_solutions", "Solutions in the queue.")
+    self._source_waiting = gauge(
       "prm_jax_source_waiting_solutions",
       "Solutions in the queue of what isn't a checkpoint.",
       ("model",),
-      registry=registry,
     )
-    self.batch_items = prometheus_client.Histogram(
+    self.batch_items = histogram(
       "prm_jax_batch_solutions",
       "Solutions of a batch.",
-      registry=registry,
       buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
     )
-    self.tokens = prometheus_client.Counter(
-      "prm_jax_tokens", "Tokens that were scored.", registry=registry
-    )
-    self.cached_tokens = prometheus_client.Counter(
+    self.tokens = counter("prm_jax_tokens", "Tokens that were scored.")
+    self.cached_tokens = counter(
       "prm_jax_cached_tokens",
       "Tokens that weren't read again; 0 without a cache.",
-      registry=registry,
     )
-    self.refused = prometheus_client.Counter(
-      "prm_jax_overloads",
-      "Requests that were refused because too many waited.",
-      registry=registry,
+    self.refused = counter(
+      "prm_jax_overloads", "Requests that were refused because too many waited."
     )
-    self.gone = prometheus_client.Counter(
+    self.gone = counter(
       "prm_jax_clients_gone",
       "Requests whose client went away before the reply.",
-      registry=registry,
     )
 
   def of_source(self, name: str) -> Metrics:

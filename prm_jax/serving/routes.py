@@ -4,80 +4,115 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 import itertools
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar
 
 from prm_jax import _version
-from prm_jax import voting
 from prm_jax.serving import adapters
 from prm_jax.serving import fields
+from prm_jax.serving import forms
 from prm_jax.serving import refusals
-from prm_jax.serving import score_fields
+from prm_jax.serving import score_api
 
-_MODEL = fields.record(
-  fields.Field("id", fields.TEXT, "The name of the model.", True),
-  fields.Field("object", fields.only("model"), "The kind of object.", True),
-  fields.Field("created", fields.INTEGER, "Always 0.", True),
-  fields.Field("owned_by", fields.only("prm_jax"), "Always prm_jax.", True),
-  fields.Field(
-    "model_fingerprint",
-    fields.TEXT,
-    "A digest of all that the scores depend on.",
-    True,
-  ),
-  fields.Field(
-    "kind",
-    fields.TEXT,
-    "prm, orm or implicit; of what isn't a checkpoint function, server or"
-    " judge.",
-    True,
-  ),
-  fields.Field(
-    "aggregate",
-    fields.only(*voting.AGGREGATES),
-    "How step scores become a solution's score by default.",
-    True,
-  ),
-  fields.Field(
-    "max_tokens",
-    fields.INTEGER,
-    "The most tokens of a solution. It isn't there if the model isn't a"
-    " checkpoint.",
-  ),
-)
+_T = TypeVar("_T", fields.Route, forms.Form)
+
+
+class Model(TypedDict):
+  """A served model.
+
+  Args:
+    id: The name of the model.
+    object: The kind of object.
+    created: Always 0.
+    owned_by: Always prm_jax.
+    model_fingerprint: A digest of all that the scores depend on.
+    kind: prm, orm or implicit; of what isn't a checkpoint function, server or
+      judge.
+    aggregate: How step scores become a solution's score by default.
+    max_tokens: The most tokens of a solution. It isn't there if the model isn't
+      a checkpoint.
+  """
+
+  id: str
+  object: Literal["model"]
+  created: Literal[0]
+  owned_by: Literal["prm_jax"]
+  model_fingerprint: str
+  kind: str
+  aggregate: fields.Aggregate
+  max_tokens: NotRequired[int]
+
+
+class Models(TypedDict):
+  """The served models.
+
+  Args:
+    object: The kind of object.
+    data: One for each model.
+  """
+
+  object: Literal["list"]
+  data: list[Model]
+
+
+class Status(TypedDict):
+  """The state of a server.
+
+  Args:
+    status: The state: alive, or ready of /ready.
+  """
+
+  status: Literal["alive", "ready"]
+
+
+class _Reason(TypedDict):
+  """Why a request is refused.
+
+  Args:
+    message: What is wrong.
+    type: The kind of error.
+    param: The field that is wrong.
+  """
+
+  message: str
+  type: Annotated[str, ("enum", [*refusals.KINDS])]
+  param: NotRequired[str]
+
+
+class _Error(TypedDict):
+  """A refusal.
+
+  Args:
+    error: Why there is no other reply.
+  """
+
+  error: _Reason
+
+
 MODELS = fields.Route(
-  "GET",
-  "/v1/models",
-  "Returns the served models.",
-  fields.record(
-    fields.Field("object", fields.only("list"), "The kind of object.", True),
-    fields.Field("data", fields.several(_MODEL), "One for each model.", True),
-  ),
+  "/v1/models", "Returns the served models.", fields.schema(Models)
 )
 METRICS = fields.Route(
-  "GET", "/metrics", "Returns counters in Prometheus' text form.", None
+  "/metrics", "Returns counters in Prometheus' text form.", None
 )
 OPENAPI = fields.Route(
-  "GET",
-  "/openapi.json",
-  "Returns the OpenAPI document of all routes.",
-  fields.record(is_open=True),
+  *("/openapi.json", "Returns the OpenAPI document of all routes."),
+  fields.schema(dict),
 )
-
-
-def _status(path: str, about: str, status: str) -> fields.Route:
-  field = fields.Field("status", fields.only(status), "The state.", True)
-  return fields.Route("GET", path, about, fields.record(field), is_open=True)
-
-
-HEALTH = _status("/health", "Returns that the server answers.", "alive")
-READY = _status(
+HEALTH = fields.Route(
+  *("/health", "Returns that the server answers."),
+  fields.schema(Status),
+  is_open=True,
+)
+READY = fields.Route(
   "/ready",
   "Returns whether all shapes are compiled; status 503 means not yet.",
-  "ready",
+  fields.schema(Status),
+  is_open=True,
 )
+AGGREGATE = fields.schema(fields.Aggregate)
+FORMS = (score_api.FORM, *adapters.FORMS)
 ALL = (
-  score_fields.ROUTE,
-  *(form.route for form in adapters.FORMS),
+  *(form.route for form in FORMS),
   *(MODELS, METRICS, OPENAPI, HEALTH, READY),
 )
 # Why a request that needs a model gets no reply of its route.
@@ -96,27 +131,23 @@ STATUSES = {
   " model doesn't reply, or /ready isn't; try again after Retry-After seconds.",
   504: "No scores in time; try again later.",
 }
-_ERROR = fields.record(
-  fields.Field(
-    "error",
-    fields.record(
-      fields.Field("message", fields.TEXT, "What is wrong.", True),
-      fields.Field(
-        "type", fields.only(*refusals.KINDS), "The kind of error.", True
-      ),
-      fields.Field("param", fields.TEXT, "The field that is wrong."),
-    ),
-    "Why there is no other reply.",
-    True,
-  )
-)
+
+
+def by_path(things: Iterable[_T]) -> list[list[_T]]:
+  """Returns those of each path together.
+
+  Args:
+    things: Routes or forms; those of one path are neighbours.
+  """
+  grouped = itertools.groupby(things, lambda thing: thing.path)
+  return [list(of_path) for _, of_path in grouped]
 
 
 def document() -> dict[str, Any]:
   """Returns the OpenAPI document of all routes."""
   paths: dict[str, Any] = {}
-  for path, of_path in by_path(ALL).items():
-    (method,) = {route.method for route in of_path}
+  for of_path in by_path(ALL):
+    ((path, method),) = {(route.path, route.method) for route in of_path}
     paths[path] = {method.lower(): _operation(of_path)}
   return dict(
     openapi="3.1.0",
@@ -127,54 +158,43 @@ def document() -> dict[str, Any]:
     ),
     paths=paths,
     components=dict(
-      schemas=dict(Error=_ERROR),
+      schemas=dict(Error=fields.schema(_Error)),
       securitySchemes=dict(key=dict(type="http", scheme="bearer")),
     ),
   )
 
 
-def by_path(routes: Iterable[fields.Route]) -> dict[str, list[fields.Route]]:
-  """Returns routes by their paths.
-
-  Args:
-    routes: The routes; those of one path are neighbours.
-  """
-  grouped = itertools.groupby(routes, lambda route: route.path)
-  return {path: list(of_path) for path, of_path in grouped}
-
-
 def _operation(of_path: list[fields.Route]) -> dict[str, Any]:
   """Returns the description of a path's routes, which have one method."""
-  replies = [route.reply for route in of_path if route.reply is not None]
+  first = of_path[0]
   operation: dict[str, Any] = dict(
     summary=" ".join(dict.fromkeys(route.about for route in of_path)),
-    security=[] if of_path[0].is_open else [{}, dict(key=[])],
+    security=[] if first.is_open else [{}, dict(key=[])],
   )
   clients = [route.client for route in of_path if route.client]
   if clients:
     operation["description"] = f"The form of {'; '.join(clients)}."
-  if of_path[0].queries:
+  if first.takes_aggregate:
     operation["parameters"] = [
-      dict(
-        name=name,
-        schema=fields.only(*voting.AGGREGATES),
-        description="How step scores become a solution's score.",
-        **{"in": "query"},
-      )
-      for name in of_path[0].queries
+      {
+        "name": "aggregate",
+        "in": "query",
+        "schema": AGGREGATE,
+        "description": "How step scores become a solution's score.",
+      }
     ]
-  requests = [route.request for route in of_path if route.request is not None]
-  if requests:
-    content = _json(requests)
+  if first.request is not None:
+    content = _json([route.request for route in of_path])
     operation["requestBody"] = dict(required=True, content=content)
-  text = {"text/plain": dict(schema=fields.TEXT)}
-  ok = dict(
-    description="The reply.", content=_json(replies) if replies else text
-  )
-  error = {"application/json": dict(schema=_REFERENCE)}
-  operation["responses"] = {"200": ok} | {
+  text = {"text/plain": dict(schema=fields.schema(str))}
+  replies = [route.reply for route in of_path]
+  ok = text if first.reply is None else _json(replies)
+  error = _json([{"$ref": "#/components/schemas/Error"}])
+  operation["responses"] = {
+    "200": dict(description="The reply.", content=ok)
+  } | {
     str(status): dict(description=STATUSES[status], content=error)
-    for status in _statuses(of_path[0])
+    for status in _statuses(first)
   }
   return operation
 
@@ -188,9 +208,6 @@ def _statuses(route: fields.Route) -> Iterable[int]:
   return (401,)
 
 
-_REFERENCE = {"$ref": "#/components/schemas/Error"}
-
-
-def _json(schemas: list[fields.Schema]) -> dict[str, Any]:
-  schema = schemas[0] if len(schemas) == 1 else fields.one_of(*schemas)
+def _json(schemas: list[fields.Schema | None]) -> dict[str, Any]:
+  schema = schemas[0] if len(schemas) == 1 else dict(anyOf=schemas)
   return {"application/json": dict(schema=schema)}

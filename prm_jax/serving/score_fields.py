@@ -1,169 +1,169 @@
-"""The forms of `POST /v1/prm/score`, which score_api.py reads and answers."""
+"""The fields of `POST /v1/prm/score`, which score_api.py reads and answers."""
 
 from __future__ import annotations
 
-from prm_jax import voting
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+from prm_jax import schema
 from prm_jax.serving import fields
 
-_TEXT_OR_NULL = fields.one_of(fields.TEXT, fields.NULL)
-_OBJECTS = fields.one_of(
-  fields.several(fields.record(is_open=True)), fields.NULL
-)
-MESSAGE = fields.record(
-  fields.Field(
-    "role",
-    fields.only("system", "developer", "user", "assistant", "tool"),
-    "Who says it.",
-    True,
+_Objects = list[dict[str, Any]]
+
+
+class Message(TypedDict):
+  """A message of a conversation; it may have other fields, which aren't read.
+
+  Args:
+    role: Who says it.
+    content: What is said: a text, or parts with a `text`.
+    reasoning_content: What the assistant thought before.
+    reasoning: The same, by another name.
+    thinking: The same, by a third name.
+    tool_calls: The assistant's calls: each with a `function`, which has a `name`
+      and `arguments`, an object or its JSON, and perhaps an `id`.
+    tool_call_id: The id of the call whose result it is.
+  """
+
+  role: fields.Later[
+    Literal["system", "developer", "user", "assistant", "tool"]
+  ]
+  content: NotRequired[fields.Later[str | _Objects | None]]
+  reasoning_content: NotRequired[fields.Later[str | None]]
+  reasoning: NotRequired[fields.Later[str | None]]
+  thinking: NotRequired[fields.Later[str | None]]
+  tool_calls: NotRequired[fields.Later[_Objects | None]]
+  tool_call_id: NotRequired[fields.Later[str | None]]
+
+
+_Messages = Annotated[
+  list[Annotated[Message, fields.OPEN]],
+  fields.SOME,
+  (
+    "title",
+    "a list of messages: one message of the user, the problem, and one of the"
+    " assistant, or a conversation",
   ),
-  fields.Field(
-    "content",
-    fields.one_of(
-      fields.TEXT, fields.several(fields.record(is_open=True)), fields.NULL
-    ),
-    "What is said: a text, or parts with a `text`.",
-  ),
-  fields.Field(
-    "reasoning_content",
-    _TEXT_OR_NULL,
-    "What the assistant thought before; also `reasoning` or `thinking`.",
-  ),
-  fields.Field(
-    "tool_calls",
-    _OBJECTS,
-    "The assistant's calls: each with a `function`, which has a `name` and"
-    " `arguments`, an object or its JSON, and perhaps an `id`.",
-  ),
-  fields.Field(
-    "tool_call_id", _TEXT_OR_NULL, "The id of the call whose result it is."
-  ),
-  is_open=True,
-)
-# What a message has that is a problem or a response.
-PLAIN = fields.record(
-  fields.Field("role", fields.only("user", "assistant"), "Who says it.", True),
-  fields.Field("content", fields.TEXT, "What is said.", True),
-)
-ITEM = fields.record(
-  fields.Field("problem", fields.TEXT, "The problem."),
-  fields.Field("steps", fields.several(fields.TEXT, 1), "The steps."),
-  fields.Field(
-    "response",
-    fields.TEXT,
-    "A text that the model's segmenter cuts into steps, if it has one.",
-  ),
-  fields.Field(
-    "messages",
-    fields.several(MESSAGE, 1),
-    "A user's message, the problem, and an assistant's, the response; or a"
-    " conversation, whose steps are the assistant's turns.",
-  ),
-  fields.Field(
-    "tools", _OBJECTS, "The declarations of a conversation's tools."
-  ),
-  fields.Field(
-    "steps_are",
-    fields.only("turns"),
-    "It makes two plain messages a conversation of one turn; others are one"
-    " without it.",
-  ),
-)
-_TURN = fields.record(
-  fields.Field(
-    "message", fields.INTEGER, "The index of its message, from 0.", True
-  ),
-  fields.Field(
-    "span",
-    fields.one_of(fields.several(fields.INTEGER, 2, 2), fields.NULL),
-    "Where it begins and ends in the message's content, in characters; null if"
-    " it is tool calls alone.",
-    True,
-  ),
-  fields.Field(
-    "without_thinking",
-    fields.FLAG,
-    "Whether the model's template left out what the assistant thought in this"
-    " turn. It isn't there if the model isn't a checkpoint.",
-  ),
-)
-_ENTRY = fields.record(
-  fields.Field("index", fields.INTEGER, "The number of the item.", True),
-  fields.Field(
-    "step_scores", fields.several(fields.SCORE), "The steps' scores.", True
-  ),
-  fields.Field("score", fields.SCORE, "The solution's score.", True),
-  fields.Field(
-    "segments",
-    fields.several(fields.several(fields.INTEGER, 2, 2)),
-    "Where each step begins and ends in the response, in characters. It isn't"
-    " there if the item has steps or is a conversation.",
-  ),
-  fields.Field(
-    "turns",
-    fields.several(_TURN),
-    "The turn that each step of a conversation is. It isn't there for others.",
-  ),
-  fields.Field(
-    "judged",
-    fields.several(fields.FLAG),
-    "Whether the model was trained to judge each step.",
-  ),
-  fields.Field(
-    "num_tokens",
-    fields.INTEGER,
-    "The item's tokens; 0 if the model isn't a checkpoint.",
-    True,
-  ),
-  fields.Field("truncated", fields.only(False), "Nothing is ever cut.", True),
-)
-_USAGE = fields.record(
-  fields.Field(
-    "prompt_tokens", fields.INTEGER, "The tokens of all items.", True
-  ),
-  fields.Field(
-    "cached_tokens",
-    fields.INTEGER,
-    "Those of them that the model had read before, for the same client.",
-    True,
-  ),
-)
+]
+
+
+class Item(TypedDict):
+  """A solution.
+
+  Args:
+    problem: The text of the problem.
+    steps: The text of each step; one or more.
+    response: A text that the model's segmenter cuts into steps, if it has one.
+    messages: The problem and the response as messages; or a conversation, whose
+      steps are the assistant's turns.
+    tools: The declarations of a conversation's tools.
+    steps_are: It makes two plain messages a conversation of one turn; others are
+      one without it.
+  """
+
+  problem: NotRequired[str]
+  steps: NotRequired[list[str]]
+  response: NotRequired[str]
+  messages: NotRequired[_Messages]
+  tools: NotRequired[fields.Later[_Objects | None]]
+  steps_are: NotRequired[Literal["turns"]]
+
+
+class Request(TypedDict):
+  """What is asked for.
+
+  Args:
+    model: The name of a served model; the first by default.
+    items: The solutions: each with a problem and steps, with a problem and a
+      response, or with messages.
+    aggregate: How step scores become a solution's score; the model's own by
+      default.
+  """
+
+  model: NotRequired[str]
+  items: Annotated[
+    list[Item], fields.SOME, ("title", "a list with one item or more")
+  ]
+  aggregate: NotRequired[schema.Aggregate | None]
+
+
+class Turn(TypedDict):
+  """A turn of a conversation.
+
+  Args:
+    message: The index of its message, from 0.
+    span: Where it begins and ends in the message's content, in characters; null
+      if it is tool calls alone.
+    without_thinking: Whether the model's template left out what the assistant
+      thought in this turn. It isn't there if the model isn't a checkpoint.
+  """
+
+  message: int
+  span: tuple[int, int] | None
+  without_thinking: NotRequired[bool]
+
+
+class Entry(TypedDict):
+  """The scores of an item.
+
+  Args:
+    index: The number of the item.
+    step_scores: The score of each step.
+    segments: Where each step begins and ends in the response, in characters. It
+      isn't there if the item has steps or is a conversation.
+    turns: The turn that each step of a conversation is. It isn't there for
+      others.
+    judged: Whether the model was trained to judge each step.
+    score: The solution's score.
+    num_tokens: The item's tokens; 0 if the model isn't a checkpoint.
+    truncated: Nothing is ever cut.
+  """
+
+  index: int
+  step_scores: list[fields.Score]
+  segments: NotRequired[list[tuple[int, int]]]
+  turns: NotRequired[list[Turn]]
+  judged: NotRequired[list[bool]]
+  score: fields.Score
+  num_tokens: int
+  truncated: Literal[False]
+
+
+class Usage(TypedDict):
+  """What was read.
+
+  Args:
+    prompt_tokens: The tokens of all items.
+    cached_tokens: Those of them that the model had read before, for the same
+      client.
+  """
+
+  prompt_tokens: int
+  cached_tokens: int
+
+
+class Reply(TypedDict):
+  """The scores of all items.
+
+  Args:
+    object: The kind of object.
+    model: The name of the model.
+    model_fingerprint: A digest of all that the scores depend on.
+    aggregate: How step scores became a solution's score.
+    data: One for each item.
+    usage: What was read.
+  """
+
+  object: Literal["list"]
+  model: str
+  model_fingerprint: str
+  aggregate: fields.Aggregate
+  data: list[Entry]
+  usage: Usage
+
+
 ROUTE = fields.Route(
-  "POST",
   "/v1/prm/score",
   "Returns the scores of solutions and of their steps.",
-  fields.record(
-    fields.Field("object", fields.only("list"), "The kind of object.", True),
-    fields.Field("model", fields.TEXT, "The name of the model.", True),
-    fields.Field(
-      "model_fingerprint",
-      fields.TEXT,
-      "A digest of all that the scores depend on.",
-      True,
-    ),
-    fields.Field(
-      "aggregate",
-      fields.only(*voting.AGGREGATES),
-      "How step scores became a solution's score.",
-      True,
-    ),
-    fields.Field("data", fields.several(_ENTRY), "One for each item.", True),
-    fields.Field("usage", _USAGE, "What was read.", True),
-  ),
-  fields.record(
-    fields.Field(
-      "model", fields.TEXT, "The name of a served model; the first by default."
-    ),
-    fields.Field(
-      "items",
-      fields.several(ITEM, 1),
-      "The solutions: each with a problem and steps, with a problem and a"
-      " response, or with messages.",
-      True,
-    ),
-    fields.Field(
-      "aggregate",
-      fields.one_of(fields.only(*voting.AGGREGATES), fields.NULL),
-      "How step scores become a solution's score; the model's own by default.",
-    ),
-  ),
+  fields.schema(Reply),
+  fields.schema(Request),
 )

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import logging
-import math
 import pathlib
 import ssl
 import time
@@ -65,17 +64,6 @@ class NoScoresError(errors.InputError):
   """What was returned isn't one score in [0, 1] for each step."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Asked(models.Prepared):
-  """A solution that a request waits for.
-
-  Args:
-    until: When the request's time is over at the latest, by time.monotonic.
-  """
-
-  until: float = math.inf
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source:
   """What gives scores and isn't a checkpoint, under a name.
@@ -122,7 +110,7 @@ class Source:
         where,
       )
     until = time.monotonic() + self.limits.deadline_s
-    return Asked(solution, _NO_TOKENS, client, until=until)
+    return models.Prepared(solution, _NO_TOKENS, client, until)
 
   def cut(self, problem: str, text: str, where: str) -> schema.Solution:
     """Returns a text as a solution, cut by the server's segmenter.
@@ -183,11 +171,10 @@ class Source:
   ) -> list[cached_scorer.Scored | refusals.RefusedError]:
     """Returns the scores of those solutions that are still waited for."""
     now = time.monotonic()
-    is_late = [isinstance(x, Asked) and x.until <= now for x in batch]
-    left = [x for x, late in zip(batch, is_late, strict=True) if not late]
+    left = [x for x in batch if x.until > now]
     rows = iter(self.score(left) if left else ())
     over = refusals.RefusedError(504, "no scores in time; try again later")
-    return [over if late else next(rows) for late in is_late]
+    return [next(rows) if x.until > now else over for x in batch]
 
   def _refused(self, error: BaseException) -> refusals.RefusedError:
     """Returns why there are no scores, and logs it."""
@@ -268,7 +255,7 @@ def load(
       " give another one"
     )
   num = limits.max_batch_solutions
-  read_s, pause_s = _tries_s(limits.deadline_s)
+  tries = _tries(limits.deadline_s)
   ask: Ask
   if score_sources.is_url(where):
     if name is None:
@@ -277,10 +264,7 @@ def load(
       where,
       key_variable=key.variable,
       insecure_key=key.insecure,
-      read_s=read_s,
-      tries=TRIES,
-      backoff_s=_BACKOFF_S,
-      max_wait_s=pause_s,
+      **tries,
     )
     kind, num = "server", min(num, client_lib.MAX_ITEMS)
     ask = functools.partial(_checked, client.score)
@@ -296,12 +280,7 @@ def load(
     identity = dict(loaded.identity)
     name = name or function.function
   else:
-    judge = judges.load(
-      *(where, read_s),
-      pause_s=pause_s,
-      backoff_s=_BACKOFF_S,
-      tries=TRIES,
-    )
+    judge = judges.load(where, **tries)
     kind, ask, identity = "judge", judge.score, judge.identity
     num = min(num, judge.most)
     name = name or pathlib.Path(where).stem
@@ -312,10 +291,15 @@ def load(
   )
 
 
-def _tries_s(time_s: float) -> tuple[float, float]:
-  """Returns the limits of a try and of a pause: a call ends within a time."""
+def _tries(time_s: float) -> Any:
+  """Returns the settings of a client whose calls end within a time."""
   pause_s = _PAUSE * time_s
-  return (time_s - (TRIES - 1) * pause_s) / TRIES, pause_s
+  return dict(
+    tries=TRIES,
+    read_s=(time_s - (TRIES - 1) * pause_s) / TRIES,
+    backoff_s=_BACKOFF_S,
+    max_wait_s=pause_s,
+  )
 
 
 def _scored(

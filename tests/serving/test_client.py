@@ -15,6 +15,7 @@ from prm_jax import client as client_lib
 from prm_jax import schema
 from prm_jax.serving import app as app_lib
 from prm_jax.serving import models as models_lib
+from prm_jax.serving import score_api
 
 TEXT = "1 + 1 = 2.\r\n\r\nSo 😀 2.  "
 SOLUTIONS = [
@@ -217,7 +218,7 @@ def test_a_full_queue_is_waited_for(serving, monkeypatch):
 def test_places_that_are_none_of_the_text_are_refused(
   serving, monkeypatch, segments, words
 ):
-  reply = app_lib.score_api.reply
+  reply = score_api.reply
 
   def spoiled(*given):
     record = reply(*given)
@@ -226,7 +227,7 @@ def test_places_that_are_none_of_the_text_are_refused(
         entry["segments"] = segments
     return record
 
-  monkeypatch.setattr(app_lib.score_api, "reply", spoiled)
+  monkeypatch.setattr(score_api, "reply", spoiled)
   with (
     serving() as asked,
     prm_jax.Client(asked.url) as client,
@@ -236,7 +237,7 @@ def test_places_that_are_none_of_the_text_are_refused(
 
 
 def test_scores_that_are_no_probabilities_are_refused(serving, monkeypatch):
-  reply = app_lib.score_api.reply
+  reply = score_api.reply
 
   def spoiled(*given):
     record = reply(*given)
@@ -245,7 +246,7 @@ def test_scores_that_are_no_probabilities_are_refused(serving, monkeypatch):
     return record
 
   with serving() as asked, prm_jax.Client(asked.url) as client:
-    monkeypatch.setattr(app_lib.score_api, "reply", spoiled)
+    monkeypatch.setattr(score_api, "reply", spoiled)
     for ask in (client.score_text, lambda *x: client.score(x[0], [x[1]])):
       with pytest.raises(prm_jax.InputError, match=r"is 1\.5"):
         ask("1?", "one step")

@@ -358,8 +358,8 @@ BAD = {
   "null_step": (
     dict(items=[GOOD | dict(steps=[None])]),
     400,
-    "items[0].steps",
-    "list of texts",
+    "items[0].steps[0]",
+    "a text",
   ),
   "no_step": (dict(items=[GOOD | dict(steps=[])]), 400, "items[0]", "no step"),
   "blank_text": (
@@ -435,6 +435,8 @@ BAD = {
     "'name'; there are role, content",
   ),
   "many_items": (dict(items=[GOOD] * 9), 413, "items", "up to 8"),
+  # Before each of them is looked at: there may be a million.
+  "many_wrong_items": (dict(items=[3] * 9), 413, "items", "up to 8"),
   "many_steps": (
     dict(items=[GOOD | dict(steps=["2"] * 10)]),
     413,

@@ -22,9 +22,9 @@ from prm_jax.huggingface import import_policy
 from prm_jax.models import transformer
 from prm_jax.scoring import prefix_shapes
 from prm_jax.scoring import scorer as scorer_lib
-from prm_jax.serving import app as app_lib
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models as models_lib
+from prm_jax.serving import score_api
 from prm_jax.text import encoding
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
@@ -228,7 +228,7 @@ BAD = {
     "messages[1]",
     "content[0",
   ),
-  "no_message": ([*LONG, 3], "messages[5]", "give an object"),
+  "no_message": ([*LONG, 3], "messages[5]", "expected an object"),
   "no_turn": ([SYSTEM, USER], "", "give a message of the assistant"),
   "late_system": ([*LONG, SYSTEM], "", "doesn't write a system message after"),
   "no_word": (
@@ -472,7 +472,7 @@ def _cut(trajectory):
 
 
 def test_turns_that_are_not_those_sent_are_refused(serving, monkeypatch):
-  changes, reply = {}, app_lib.score_api.reply
+  changes, reply = {}, score_api.reply
 
   def spoiled(*given):
     record = reply(*given)
@@ -481,7 +481,7 @@ def test_turns_that_are_not_those_sent_are_refused(serving, monkeypatch):
         entry |= changes
     return record
 
-  monkeypatch.setattr(app_lib.score_api, "reply", spoiled)
+  monkeypatch.setattr(score_api, "reply", spoiled)
   with serving() as asked, prm_jax.Client(asked.url) as client:
     for turns, scores in (
       (None, [0.5]),

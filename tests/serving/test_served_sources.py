@@ -650,8 +650,7 @@ def test_a_judge_begins_no_weighing_that_would_end_too_late(
 ):
   loaded = judges.load(
     _judge(stub, "", template="thinkprm", vote="log_likelihood", chat=False),
-    *(1.0,),
-    **dict(pause_s=0.1, backoff_s=0.1, tries=2),
+    **dict(tries=2, read_s=1.0, backoff_s=0.1, max_wait_s=0.1),
   )
   asked = []
 

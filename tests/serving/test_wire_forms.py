@@ -12,11 +12,11 @@ import served
 from prm_jax import voting
 from prm_jax.scoring import scorer
 from prm_jax.serving import fields
+from prm_jax.serving import forms
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models as models_lib
 from prm_jax.serving import refusals
 from prm_jax.serving import routes
-from prm_jax.serving.adapters import form as form_lib
 from prm_jax.serving.adapters import vllm
 from prm_jax.text import encoding
 from prm_jax.text import templates
@@ -100,6 +100,15 @@ def test_an_agent_of_gym_begins_an_episode_before_it_is_verified(running):
   status, reply, _ = running.post(golden_requests.GYM_SEED, "/seed_session")
   assert (status, reply) == (200, {})
   assert running.post([], "/seed_session")[0] == 400
+
+
+def test_an_open_forms_own_fields_are_not_ours(running):
+  """NeMo-Gym's episodes hold what their tasks hold."""
+  own = dict(model=["x"], aggregate={})
+  golden = GOLDEN["nemo_gym"]
+  expected = running.post(golden.bytes, golden.path)[1] | own
+  assert running.post(golden.body | own, golden.path)[:2] == (200, expected)
+  assert running.post(own, "/seed_session")[:2] == (200, {})
 
 
 def test_gym_gets_statistics_of_each_task_and_of_all(running):
@@ -314,7 +323,7 @@ def test_marked_steps_are_the_steps_of_a_reward_model_with_marks():
     limits_lib.Limits(),
   )
   text = f"{QWEN}so 2<extra_0>then 3\n<extra_0><|im_end|><|endoftext|>"
-  (prepared,) = form_lib.prepare(vllm.POOLING, dict(input=text), model, "")
+  (prepared,) = forms.prepare(vllm.POOLING, dict(input=text), model, "")
   assert prepared.solution.problem == PROBLEM
   assert prepared.solution.steps == ("so 2", "then 3\n")
   mark = tokenizer.control("<extra_0>")

@@ -77,11 +77,14 @@ def rows(record: Mapping[str, Any], where: str, path: str) -> Iterator[Row]:
     InputError: It leads to no such lists.
   """
   parts = path.split("+")
-  # What holds the rows is no field of one.
-  holders = {name for part in parts for name in (part, part.partition(".")[0])}
-  of_record = {k: x for k, x in record.items() if k not in holders}
-  if "*" in holders:
-    of_record = {}
+  of_record = {
+    name: x
+    for name, x in record.items()
+    if not any(
+      part in (name, "*") or part.startswith((f"{name}.", "*."))
+      for part in parts
+    )
+  }
   entries = _zipped(record, where, path) if len(parts) > 1 else None
   if entries is None:
     entries = at(record, path)

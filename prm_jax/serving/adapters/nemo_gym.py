@@ -9,27 +9,86 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 import statistics
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from prm_jax import voting
 from prm_jax.serving import chats
 from prm_jax.serving import fields
+from prm_jax.serving import forms
 from prm_jax.serving import refusals
-from prm_jax.serving.adapters import form
 
 # What a policy's answer may hold besides its message.
 _NO_MESSAGE = ("reasoning",)
 
 
-def _read_gym(record: form.Record, reader: chats.Reader) -> list[form.Item]:
+class _Asked(TypedDict):
+  """What was asked.
+
+  Args:
+    input: The problem: a text, or messages with one of the user.
+  """
+
+  input: str | forms.Messages
+
+
+class _Answered(TypedDict):
+  """What the policy answered.
+
+  Args:
+    output: One message of the assistant; reasoning beside it isn't scored.
+  """
+
+  output: Annotated[list[dict[str, Any]], fields.SOME]
+
+
+class _Episode(TypedDict):
+  """An episode.
+
+  Args:
+    responses_create_params: What was asked.
+    response: What the policy answered.
+  """
+
+  responses_create_params: Annotated[_Asked, fields.OPEN]
+  response: Annotated[_Answered, fields.OPEN]
+
+
+class _Components(TypedDict):
+  """The score by each aggregate.
+
+  Args:
+    product: The score by product.
+    min: The score by min.
+    last: The score by last.
+    mean: The score by mean.
+  """
+
+  product: fields.Score
+  min: fields.Score
+  last: fields.Score
+  mean: fields.Score
+
+
+class _Reward(TypedDict):
+  """What an episode is rated.
+
+  Args:
+    reward: The solution's score.
+    reward_components: The score by each aggregate.
+  """
+
+  reward: fields.Score
+  reward_components: _Components
+
+
+def _read_gym(record: _Episode, reader: chats.Reader) -> list[forms.Item]:
   del reader
-  asked = record["responses_create_params"]["input"]
-  place = "responses_create_params.input"
-  problem = (
-    asked if isinstance(asked, str) else form.said(asked, place, "user")[0]
-  )
+  problem = record["responses_create_params"]["input"]
+  if not isinstance(problem, str):
+    place = "responses_create_params.input"
+    (problem,) = forms.said(problem, place, "user")
   output = record["response"]["output"]
-  messages = [x for x in output if x.get("type") not in _NO_MESSAGE]
+  messages: list[Any] = [x for x in output if x.get("type") not in _NO_MESSAGE]
   where = "response.output"
   if [x.get("type", "message") for x in messages] != ["message"]:
     raise refusals.invalid(
@@ -38,62 +97,29 @@ def _read_gym(record: form.Record, reader: chats.Reader) -> list[form.Item]:
       " server",
       where,
     )
-  fields.check(messages[0], form.MESSAGE, where)
-  (response,) = form.said(messages, where, "assistant")
-  return [form.Item(where, chats.Turns(problem, response))]
+  fields.check(messages[0], _MESSAGE, where)
+  (response,) = forms.said(messages, where, "assistant")
+  return [forms.Item(where, chats.Turns(problem, response))]
 
 
-def _write_gym(record: form.Record, scored: form.Scored) -> form.Record:
-  scores = scored.rows[0].scores
+_MESSAGE = fields.schema(forms.Message)
+
+
+def _write_gym(asked: forms.Asked) -> forms.Record:
+  scores = asked.rows[0].scores
   components = {how: voting.aggregate(scores, how) for how in voting.AGGREGATES}
-  return record | dict(reward=scored.scores[0], reward_components=components)
+  return asked.record | dict(
+    reward=asked.scores[0], reward_components=components
+  )
 
 
-_ASKED = fields.record(
-  fields.Field(
-    "input",
-    fields.one_of(fields.TEXT, fields.several(form.MESSAGE, 1)),
-    "The problem: a text, or messages with one of the user.",
-    True,
-  ),
-  is_open=True,
-)
-_OUTPUT = fields.record(
-  fields.Field(
-    "output",
-    fields.several(fields.record(is_open=True), 1),
-    "One message of the assistant; reasoning beside it isn't scored.",
-    True,
-  ),
-  is_open=True,
-)
-_GYM = (
-  fields.Field("responses_create_params", _ASKED, "What was asked.", True),
-  fields.Field("response", _OUTPUT, "What the policy answered.", True),
-)
-VERIFY = form.Form(
+VERIFY = forms.Form(
   fields.Route(
-    "POST",
     "/verify",
     "Returns the request with the score of its solution.",
-    fields.record(
-      *_GYM,
-      fields.Field("reward", fields.SCORE, "The solution's score.", True),
-      fields.Field(
-        "reward_components",
-        fields.record(
-          *(
-            fields.Field(how, fields.SCORE, f"The score by {how}.", True)
-            for how in voting.AGGREGATES
-          )
-        ),
-        "The score by each aggregate.",
-        True,
-      ),
-      is_open=True,
-    ),
-    fields.record(*_GYM, is_open=True),
-    form.AGGREGATE,
+    fields.record(_Episode, _Reward) | dict([fields.OPEN]),
+    fields.schema(Annotated[_Episode, fields.OPEN]),
+    takes_aggregate=True,
     client="NeMo-Gym",
   ),
   _read_gym,
@@ -101,27 +127,25 @@ VERIFY = form.Form(
 )
 
 
-def _read_nothing(record: form.Record, reader: chats.Reader) -> list[form.Item]:
+class _Nothing(TypedDict):
+  """An empty object."""
+
+
+def _read_nothing(record: Any, reader: chats.Reader) -> list[forms.Item]:
   del record, reader
   return []
 
 
-def _write_session(record: form.Record, scored: form.Scored) -> form.Record:
-  del record, scored
-  return {}
-
-
-SEED_SESSION = form.Form(
+SEED_SESSION = forms.Form(
   fields.Route(
-    "POST",
     "/seed_session",
     "Returns an empty object: there is nothing to prepare for an episode.",
-    fields.record(),
-    fields.record(is_open=True),
+    fields.schema(_Nothing),
+    fields.schema(dict),
     client="NeMo-Gym",
   ),
   _read_nothing,
-  _write_session,
+  lambda asked: _Nothing(),
 )
 
 _TASK, _ROLLOUT = "_ng_task_index", "_ng_rollout_index"
@@ -136,7 +160,7 @@ _STATISTICS: Mapping[str, Any] = dict(
 )
 
 
-def _numbers(verified: form.Record, where: str) -> dict[str, float]:
+def _numbers(verified: forms.Record, where: str) -> dict[str, float]:
   """Returns the numbers of a verified episode, with those of its usage."""
   usage = (verified.get("response") or {}).get("usage") or {}
   numbers = {
@@ -153,7 +177,8 @@ def _numbers(verified: form.Record, where: str) -> dict[str, float]:
 
 def _metrics(episodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
   """Returns statistics of each number that all episodes have."""
-  names = [name for name in episodes[0] if all(name in x for x in episodes)]
+  first, *others = episodes or [{}]
+  names = [name for name in first if all(name in x for x in others)]
   return {
     f"{statistic}/{name}": float(compute([x[name] for x in episodes]))
     for statistic, compute in _STATISTICS.items()
@@ -161,15 +186,61 @@ def _metrics(episodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
   }
 
 
-def _write_metrics(record: form.Record, scored: form.Scored) -> form.Record:
-  del scored
+class _Left(TypedDict):
+  """What is left of an answer.
+
+  Args:
+    usage: Its numbers count, too.
+  """
+
+  usage: NotRequired[dict[str, Any] | None]
+
+
+class _Verified(TypedDict):
+  """What is left of a rated episode.
+
+  Args:
+    reward: What /verify returned.
+    _ng_task_index: The number of the task.
+    response: What is left of the answer.
+  """
+
+  reward: float
+  _ng_task_index: NotRequired[int]
+  response: NotRequired[Annotated[_Left, fields.OPEN]]
+
+
+class _Rollouts(TypedDict):
+  """Rated episodes.
+
+  Args:
+    verify_responses: The replies of /verify, without their texts.
+  """
+
+  verify_responses: list[Annotated[_Verified, fields.OPEN]]
+
+
+class _Metrics(TypedDict):
+  """Statistics of episodes.
+
+  Args:
+    group_level_metrics: Those of each task, with its _ng_task_index.
+    agent_metrics: Those of all episodes, such as mean/reward.
+    key_metrics: The means of these.
+  """
+
+  group_level_metrics: list[dict[str, Any]]
+  agent_metrics: dict[str, Any]
+  key_metrics: dict[str, Any]
+
+
+def _write_metrics(asked: forms.Asked) -> _Metrics:
   of_task: dict[int, list[dict[str, float]]] = defaultdict(list)
-  for i, verified in enumerate(record["verify_responses"]):
+  for i, verified in enumerate(asked.record["verify_responses"]):
     where = f"verify_responses[{i}].reward"
     of_task[verified.get(_TASK, 0)].append(_numbers(verified, where))
-  of_all = [x for episodes in of_task.values() for x in episodes]
-  metrics = _metrics(of_all) if of_all else {}
-  return dict(
+  metrics = _metrics([x for episodes in of_task.values() for x in episodes])
+  return _Metrics(
     group_level_metrics=[
       {_TASK: task, "num_rollouts": len(of_task[task])}
       | _metrics(of_task[task])
@@ -182,51 +253,13 @@ def _write_metrics(record: form.Record, scored: form.Scored) -> form.Record:
   )
 
 
-_USAGE = fields.record(
-  fields.Field(
-    "usage",
-    fields.one_of(fields.record(is_open=True), fields.NULL),
-    "Its numbers count, too.",
-  ),
-  is_open=True,
-)
-_VERIFIED = fields.record(
-  fields.Field("reward", fields.NUMBER, "What /verify returned.", True),
-  fields.Field(_TASK, fields.INTEGER, "The number of the task."),
-  fields.Field("response", _USAGE, "What is left of the answer."),
-  is_open=True,
-)
-AGGREGATE_METRICS = form.Form(
+AGGREGATE_METRICS = forms.Form(
   fields.Route(
-    "POST",
     "/aggregate_metrics",
     "Returns the mean, the largest, the least, the median and the standard"
     " deviation of the numbers of episodes, of each task and of all.",
-    fields.record(
-      fields.Field(
-        "group_level_metrics",
-        fields.several(fields.record(is_open=True)),
-        "Those of each task, with its _ng_task_index.",
-        True,
-      ),
-      fields.Field(
-        "agent_metrics",
-        fields.record(is_open=True),
-        "Those of all episodes, such as mean/reward.",
-        True,
-      ),
-      fields.Field(
-        "key_metrics", fields.record(is_open=True), "The means of these.", True
-      ),
-    ),
-    fields.record(
-      fields.Field(
-        "verify_responses",
-        fields.several(_VERIFIED),
-        "The replies of /verify, without their texts.",
-        True,
-      )
-    ),
+    fields.schema(_Metrics),
+    fields.schema(_Rollouts),
     client="NeMo-Gym",
   ),
   _read_nothing,

@@ -2,25 +2,58 @@
 
 from __future__ import annotations
 
+from typing import Any, NotRequired, TypedDict
+
 from prm_jax.serving import chats
 from prm_jax.serving import fields
+from prm_jax.serving import forms
 from prm_jax.serving import refusals
-from prm_jax.serving.adapters import form
 
 
-def _read_openrlhf(
-  record: form.Record, reader: chats.Reader
-) -> list[form.Item]:
+class _Request(TypedDict):
+  """Samples.
+
+  Args:
+    query: A prompt and its response in one text, as the policy's ids decode.
+      None is possible: with several addresses OpenRLHF sends each sample to the
+      first, and an empty list to the others.
+    prompts: The prompts: rendered chats, or the problems themselves.
+    labels: It has no effect.
+  """
+
+  query: list[str]
+  prompts: NotRequired[list[str]]
+  labels: NotRequired[list[Any]]
+
+
+class _Nothing(TypedDict):
+  """An empty object."""
+
+
+class _Reply(TypedDict):
+  """The scores of samples.
+
+  Args:
+    rewards: The solutions' scores.
+    scores: The same.
+    extra_logs: Nothing.
+  """
+
+  rewards: list[fields.Score]
+  scores: list[fields.Score]
+  extra_logs: _Nothing
+
+
+def _read_openrlhf(record: _Request, reader: chats.Reader) -> list[forms.Item]:
   queries = record["query"]
-  for name in ("prompts", "labels"):
-    if name in record and len(record[name]) != len(queries):
+  prompts, labels = record.get("prompts"), record.get("labels")
+  for name, given in (("prompts", prompts), ("labels", labels)):
+    if given is not None and len(given) != len(queries):
       raise refusals.invalid(f"expected one for each of {len(queries)}", name)
-  if "prompts" not in record:
-    return form.rendered(queries, "query", reader)
+  if prompts is None:
+    return forms.rendered(queries, "query", reader)
   items = []
-  for i, (query, prompt) in enumerate(
-    zip(queries, record["prompts"], strict=True)
-  ):
+  for i, (query, prompt) in enumerate(zip(queries, prompts, strict=True)):
     where = f"query[{i}]"
     if not query.startswith(prompt):
       raise refusals.invalid(
@@ -29,44 +62,22 @@ def _read_openrlhf(
         where,
       )
     rest = query.removeprefix(prompt)
-    items.append(form.Item(where, reader.read_pair(prompt, rest, where)))
+    items.append(forms.Item(where, reader.read_pair(prompt, rest, where)))
   return items
 
 
-def _write_openrlhf(record: form.Record, scored: form.Scored) -> form.Record:
-  del record
-  return dict(rewards=scored.scores, scores=scored.scores, extra_logs={})
+def _write_openrlhf(asked: forms.Asked) -> _Reply:
+  scores = asked.scores
+  return _Reply(rewards=scores, scores=scores, extra_logs=_Nothing())
 
 
-GET_REWARD = form.Form(
+GET_REWARD = forms.Form(
   fields.Route(
-    "POST",
     "/get_reward",
     "Returns the score of each solution.",
-    fields.record(
-      fields.Field(
-        "rewards", fields.several(fields.SCORE), "The solutions' scores.", True
-      ),
-      fields.Field("scores", fields.several(fields.SCORE), "The same.", True),
-      fields.Field("extra_logs", fields.record(), "Nothing.", True),
-    ),
-    fields.record(
-      fields.Field(
-        "query",
-        fields.several(fields.TEXT),
-        "A prompt and its response in one text, as the policy's ids decode."
-        " None is possible: with several addresses OpenRLHF sends each sample"
-        " to the first, and an empty list to the others.",
-        True,
-      ),
-      fields.Field(
-        "prompts",
-        fields.several(fields.TEXT),
-        "The prompts: rendered chats, or the problems themselves.",
-      ),
-      fields.Field("labels", fields.several(fields.ANY), "It has no effect."),
-    ),
-    form.AGGREGATE,
+    fields.schema(_Reply),
+    fields.schema(_Request),
+    takes_aggregate=True,
     client="OpenRLHF",
   ),
   _read_openrlhf,

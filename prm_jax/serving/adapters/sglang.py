@@ -2,60 +2,68 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 from prm_jax.serving import chats
 from prm_jax.serving import fields
-from prm_jax.serving.adapters import form
+from prm_jax.serving import forms
 
 
-def _read_sglang(record: form.Record, reader: chats.Reader) -> list[form.Item]:
-  return form.rendered(record["text"], "text", reader)
+class _Classify(TypedDict):
+  """Texts to score.
+
+  Args:
+    model: The name of a served model.
+    text: Rendered chats, or pairs of a problem and a response.
+    rid: It has no effect.
+  """
+
+  model: NotRequired[str | None]
+  text: fields.Texts | Annotated[list[tuple[str, str]], fields.SOME]
+  rid: NotRequired[fields.Texts]
 
 
-def _write_sglang(record: form.Record, scored: form.Scored) -> Any:
+class _Meta(TypedDict):
+  """What was read.
+
+  Args:
+    prompt_tokens: A number of tokens.
+  """
+
+  prompt_tokens: int
+
+
+class _Scored(TypedDict):
+  """A score.
+
+  Args:
+    embedding: The solution's score.
+    meta_info: What was read.
+  """
+
+  embedding: tuple[fields.Score]
+  meta_info: _Meta
+
+
+def _read_sglang(record: _Classify, reader: chats.Reader) -> list[forms.Item]:
+  return forms.rendered(record["text"], "text", reader)
+
+
+def _write_sglang(asked: forms.Asked) -> _Scored | list[_Scored]:
   data = [
-    dict(embedding=[score], meta_info=dict(prompt_tokens=num))
-    for score, num in zip(scored.scores, scored.num_tokens, strict=True)
+    _Scored(embedding=(score,), meta_info=_Meta(prompt_tokens=num))
+    for score, num in zip(asked.scores, asked.num_tokens, strict=True)
   ]
-  return data[0] if isinstance(record["text"], str) else data
+  return data[0] if isinstance(asked.record["text"], str) else data
 
 
-_META = fields.record(
-  fields.Field("prompt_tokens", fields.INTEGER, "A number of tokens.", True)
-)
-_EMBEDDING = fields.record(
-  fields.Field(
-    "embedding",
-    fields.several(fields.SCORE, 1, 1),
-    "The solution's score.",
-    True,
-  ),
-  fields.Field("meta_info", _META, "What was read.", True),
-)
-CLASSIFY = form.Form(
+CLASSIFY = forms.Form(
   fields.Route(
-    "POST",
     "/classify",
     "Returns the score of each solution; of one text not in a list.",
-    fields.one_of(_EMBEDDING, fields.several(_EMBEDDING)),
-    fields.record(
-      form.MODEL,
-      fields.Field(
-        "text",
-        fields.one_of(
-          *(
-            fields.TEXT,
-            fields.several(fields.TEXT, 1),
-            fields.several(form.PAIR, 1),
-          )
-        ),
-        "Rendered chats, or pairs of a problem and a response.",
-        True,
-      ),
-      fields.Field("rid", form.TEXTS, "It has no effect."),
-    ),
-    form.AGGREGATE,
+    fields.schema(_Scored | list[_Scored]),
+    fields.schema(_Classify),
+    takes_aggregate=True,
     client="SGLang",
   ),
   _read_sglang,
@@ -64,87 +72,94 @@ CLASSIFY = form.Form(
 )
 
 
-def _read_embeddings(
-  record: form.Record, reader: chats.Reader
-) -> list[form.Item]:
-  return form.rendered(record["input"], "input", reader)
+class _Embed(TypedDict):
+  """Texts to embed.
+
+  Args:
+    model: The name of a served model.
+    input: Rendered chats.
+    encoding_format: How numbers are sent.
+    dimensions: Only null.
+    user: It has no effect.
+    rid: It has no effect.
+    priority: It has no effect.
+  """
+
+  model: NotRequired[str | None]
+  input: fields.Texts
+  encoding_format: NotRequired[Literal["float"]]
+  dimensions: NotRequired[None]
+  user: NotRequired[str | None]
+  rid: NotRequired[fields.Texts | None]
+  priority: NotRequired[int | None]
 
 
-def _write_embeddings(record: form.Record, scored: form.Scored) -> form.Record:
-  del record
-  num = sum(scored.num_tokens)
-  return dict(
+class _Embedding(TypedDict):
+  """A score as an embedding.
+
+  Args:
+    object: The kind of object.
+    index: The number of the input.
+    embedding: The solution's score.
+  """
+
+  object: Literal["embedding"]
+  index: int
+  embedding: tuple[fields.Score]
+
+
+class _Usage(TypedDict):
+  """What was read.
+
+  Args:
+    prompt_tokens: A number of tokens.
+    total_tokens: The same.
+  """
+
+  prompt_tokens: int
+  total_tokens: int
+
+
+class _Embedded(TypedDict):
+  """The embeddings.
+
+  Args:
+    object: The kind of object.
+    data: One for each input.
+    model: The name of the model.
+    usage: What was read.
+  """
+
+  object: Literal["list"]
+  data: list[_Embedding]
+  model: str
+  usage: _Usage
+
+
+def _read_embeddings(record: _Embed, reader: chats.Reader) -> list[forms.Item]:
+  return forms.rendered(record["input"], "input", reader)
+
+
+def _write_embeddings(asked: forms.Asked) -> _Embedded:
+  num = sum(asked.num_tokens)
+  return _Embedded(
     object="list",
     data=[
-      dict(object="embedding", index=i, embedding=[score])
-      for i, score in enumerate(scored.scores)
+      _Embedding(object="embedding", index=i, embedding=(score,))
+      for i, score in enumerate(asked.scores)
     ],
-    model=scored.model,
-    usage=dict(prompt_tokens=num, total_tokens=num),
+    model=asked.model.name,
+    usage=_Usage(prompt_tokens=num, total_tokens=num),
   )
 
 
-EMBEDDINGS = form.Form(
+EMBEDDINGS = forms.Form(
   fields.Route(
-    "POST",
     "/v1/embeddings",
     "Returns the score of each solution as an embedding of length 1.",
-    fields.record(
-      fields.Field("object", fields.only("list"), "The kind of object.", True),
-      fields.Field(
-        "data",
-        fields.several(
-          fields.record(
-            fields.Field(
-              "object", fields.only("embedding"), "The kind of object.", True
-            ),
-            fields.Field(
-              "index", fields.INTEGER, "The number of the input.", True
-            ),
-            fields.Field(
-              "embedding",
-              fields.several(fields.SCORE, 1, 1),
-              "The solution's score.",
-              True,
-            ),
-          )
-        ),
-        "One for each input.",
-        True,
-      ),
-      fields.Field("model", fields.TEXT, "The name of the model.", True),
-      fields.Field(
-        "usage",
-        fields.record(
-          *(
-            fields.Field(name, fields.INTEGER, "A number of tokens.", True)
-            for name in ("prompt_tokens", "total_tokens")
-          )
-        ),
-        "What was read.",
-        True,
-      ),
-    ),
-    fields.record(
-      form.MODEL,
-      fields.Field("input", form.TEXTS, "Rendered chats.", True),
-      fields.Field(
-        "encoding_format", fields.only("float"), "How numbers are sent."
-      ),
-      fields.Field("dimensions", fields.NULL, "Only null."),
-      fields.Field(
-        "user", fields.one_of(fields.TEXT, fields.NULL), "It has no effect."
-      ),
-      fields.Field(
-        "rid", fields.one_of(form.TEXTS, fields.NULL), "It has no effect."
-      ),
-      fields.Field(
-        "priority",
-        fields.one_of(fields.INTEGER, fields.NULL),
-        "It has no effect.",
-      ),
-    ),
-    form.AGGREGATE,
+    fields.schema(_Embedded),
+    fields.schema(_Embed),
+    takes_aggregate=True,
     client="SGLang; verl reads the last of embedding",
   ),
   _read_embeddings,

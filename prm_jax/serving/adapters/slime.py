@@ -2,58 +2,66 @@
 
 from __future__ import annotations
 
+from typing import Any, NotRequired, TypedDict
+
 from prm_jax.serving import chats
 from prm_jax.serving import fields
-from prm_jax.serving.adapters import form
+from prm_jax.serving import forms
 
 
-def _read_slime(record: form.Record, reader: chats.Reader) -> list[form.Item]:
+class _Request(TypedDict):
+  """A sample.
+
+  Args:
+    prompt: A rendered chat, the problem itself, or messages.
+    response: The response.
+    label: It has no effect.
+  """
+
+  prompt: str | forms.Messages
+  response: str
+  label: NotRequired[Any]
+
+
+class _Reply(TypedDict):
+  """The scores of a sample.
+
+  Args:
+    score: The solution's score.
+    step_scores: Those of its steps.
+    segments: Where each step begins and ends in the response, in characters.
+  """
+
+  score: fields.Score
+  step_scores: list[fields.Score]
+  segments: NotRequired[list[tuple[int, int]]]
+
+
+def _read_slime(record: _Request, reader: chats.Reader) -> list[forms.Item]:
   prompt, response = record["prompt"], record["response"]
   if isinstance(prompt, list):
-    (problem,) = form.said(prompt, "prompt", "user")
+    (problem,) = forms.said(prompt, "prompt", "user")
     turns = chats.Turns(problem, reader.read_response(response, "response"))
-    return [form.Item("response", turns)]
-  return [form.Item("response", reader.read_pair(prompt, response, "prompt"))]
+  else:
+    turns = reader.read_pair(prompt, response, "prompt")
+  return [forms.Item("response", turns)]
 
 
-def _write_slime(record: form.Record, scored: form.Scored) -> form.Record:
-  del record
-  (row,) = scored.rows
-  reply: form.Record = dict(
-    score=scored.scores[0], step_scores=list(row.scores)
-  )
+def _write_slime(asked: forms.Asked) -> _Reply:
+  (row,), (score,) = asked.rows, asked.scores
+  reply = _Reply(score=score, step_scores=list(row.scores))
   if row.spans is not None:
-    reply["segments"] = [list(span) for span in row.spans]
+    reply["segments"] = list(row.spans)
   return reply
 
 
-RM = form.Form(
+RM = forms.Form(
   fields.Route(
-    "POST",
     "/rm",
     "Returns the score of a solution and of its steps; the reward key is score.",
-    fields.record(
-      fields.Field("score", fields.SCORE, "The solution's score.", True),
-      fields.Field(
-        "step_scores", fields.several(fields.SCORE), "Those of its steps.", True
-      ),
-      fields.Field(
-        "segments",
-        fields.several(fields.several(fields.INTEGER, 2, 2)),
-        "Where each step begins and ends in the response, in characters.",
-      ),
-    ),
-    fields.record(
-      fields.Field(
-        "prompt",
-        fields.one_of(fields.TEXT, fields.several(form.MESSAGE, 1)),
-        "A rendered chat, the problem itself, or messages.",
-        True,
-      ),
-      fields.Field("response", fields.TEXT, "The response.", True),
-      fields.Field("label", fields.ANY, "It has no effect."),
-    ),
-    form.AGGREGATE,
+    fields.schema(_Reply),
+    fields.schema(_Request),
+    takes_aggregate=True,
     client="slime",
   ),
   _read_slime,

@@ -2,62 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 from prm_jax.serving import chats
 from prm_jax.serving import fields
-from prm_jax.serving.adapters import form
+from prm_jax.serving import forms
+
+_Sequence = Annotated[list[str], fields.SOME, ("maxItems", 2)]
 
 
-def _read_tei(record: form.Record, reader: chats.Reader) -> list[form.Item]:
+class _Request(TypedDict):
+  """Texts to score.
+
+  Args:
+    inputs: A rendered chat, a pair of a problem and a response, or a list of
+      lists: each with a rendered chat or a pair.
+    raw_scores: Only probabilities.
+    truncate: It has no effect: nothing is ever cut.
+  """
+
+  inputs: str | _Sequence | Annotated[list[_Sequence], fields.SOME]
+  raw_scores: NotRequired[Literal[False]]
+  truncate: NotRequired[bool]
+
+
+class _Prediction(TypedDict):
+  """A score.
+
+  Args:
+    score: The solution's score.
+    label: What the score is the probability of.
+  """
+
+  score: fields.Score
+  label: forms.Label
+
+
+def _read_tei(record: _Request, reader: chats.Reader) -> list[forms.Item]:
   inputs = record["inputs"]
-  if isinstance(inputs, list) and isinstance(inputs[0], list):
+  if _is_batch(inputs):
     alone = [x[0] if len(x) == 1 else x for x in inputs]
-    return form.rendered(alone, "inputs", reader)
+    return forms.rendered(alone, "inputs", reader)
   if isinstance(inputs, list) and len(inputs) == 2:
-    return [form.Item("inputs", chats.Turns(*inputs))]
-  return form.rendered(inputs, "inputs", reader)
+    return [forms.Item("inputs", chats.Turns(*inputs))]
+  return forms.rendered(inputs, "inputs", reader)
 
 
-def _write_tei(record: form.Record, scored: form.Scored) -> Any:
-  inputs = record["inputs"]
-  data = [[dict(score=score, label=form.LABEL)] for score in scored.scores]
-  is_batch = isinstance(inputs, list) and isinstance(inputs[0], list)
-  return data if is_batch else data[0]
+def _write_tei(
+  asked: forms.Asked,
+) -> list[_Prediction] | list[list[_Prediction]]:
+  data = [
+    [_Prediction(score=score, label=forms.LABEL)] for score in asked.scores
+  ]
+  return data if _is_batch(asked.record["inputs"]) else data[0]
 
 
-_PREDICTION = fields.several(
-  fields.record(
-    fields.Field("score", fields.SCORE, "The solution's score.", True),
-    fields.Field(
-      "label",
-      fields.only(form.LABEL),
-      "What the score is the probability of.",
-      True,
-    ),
-  )
-)
-_SEQUENCE = fields.several(fields.TEXT, 1, 2)
-PREDICT = form.Form(
+def _is_batch(inputs: object) -> bool:
+  return isinstance(inputs, list) and isinstance(inputs[0], list)
+
+
+PREDICT = forms.Form(
   fields.Route(
-    "POST",
     "/predict",
     "Returns the score of each solution; of a batch in a list.",
-    fields.one_of(_PREDICTION, fields.several(_PREDICTION)),
-    fields.record(
-      fields.Field(
-        "inputs",
-        fields.one_of(fields.TEXT, _SEQUENCE, fields.several(_SEQUENCE, 1)),
-        "A rendered chat, a pair of a problem and a response, or a list of"
-        " lists: each with a rendered chat or a pair.",
-        True,
-      ),
-      fields.Field("raw_scores", fields.only(False), "Only probabilities."),
-      fields.Field(
-        "truncate", fields.FLAG, "It has no effect: nothing is ever cut."
-      ),
-    ),
-    form.AGGREGATE,
+    fields.schema(list[_Prediction] | list[list[_Prediction]]),
+    fields.schema(_Request),
+    takes_aggregate=True,
     client="Text Embeddings Inference",
   ),
   _read_tei,

@@ -2,138 +2,176 @@
 
 from __future__ import annotations
 
+from typing import Literal, NotRequired, TypedDict
+
 from prm_jax.serving import chats
 from prm_jax.serving import fields
+from prm_jax.serving import forms
 from prm_jax.serving import refusals
-from prm_jax.serving.adapters import form
 
 
-def _no_effect(name: str, kind: fields.Schema) -> fields.Field:
-  schema = fields.one_of(kind, fields.NULL)
-  return fields.Field(name, schema, "It has no effect.")
+class _Request(TypedDict):
+  """Texts to score.
+
+  Args:
+    model: The name of a served model.
+    input: Rendered chats; give this or messages.
+    messages: One message of the user and one of the assistant.
+    use_activation: It has no effect: a score is a probability.
+    encoding_format: How numbers are sent.
+    truncate_prompt_tokens: Nothing is cut, so only null.
+    user: It has no effect.
+    request_id: It has no effect.
+    cache_salt: It has no effect.
+    priority: It has no effect.
+    add_special_tokens: It has no effect.
+    add_generation_prompt: It has no effect.
+    continue_final_message: It has no effect.
+  """
+
+  model: NotRequired[str | None]
+  input: NotRequired[fields.Texts]
+  messages: NotRequired[forms.Messages]
+  use_activation: NotRequired[bool | None]
+  encoding_format: NotRequired[Literal["float"]]
+  truncate_prompt_tokens: NotRequired[None]
+  user: NotRequired[str | None]
+  request_id: NotRequired[str | None]
+  cache_salt: NotRequired[str | None]
+  priority: NotRequired[int | None]
+  add_special_tokens: NotRequired[bool | None]
+  add_generation_prompt: NotRequired[bool | None]
+  continue_final_message: NotRequired[bool | None]
 
 
-_VLLM = (
-  form.MODEL,
-  fields.Field("input", form.TEXTS, "Rendered chats; give this or messages."),
-  fields.Field(
-    "messages",
-    fields.several(form.MESSAGE, 1),
-    "One message of the user and one of the assistant.",
-  ),
-  fields.Field(
-    "use_activation",
-    fields.one_of(fields.FLAG, fields.NULL),
-    "It has no effect: a score is a probability.",
-  ),
-  fields.Field(
-    "encoding_format", fields.only("float"), "How numbers are sent."
-  ),
-  fields.Field(
-    "truncate_prompt_tokens", fields.NULL, "Nothing is cut, so only null."
-  ),
-  *(
-    _no_effect(name, fields.TEXT)
-    for name in ("user", "request_id", "cache_salt")
-  ),
-  _no_effect("priority", fields.INTEGER),
-  *(
-    _no_effect(name, fields.FLAG)
-    for name in (
-      *("add_special_tokens", "add_generation_prompt"),
-      "continue_final_message",
-    )
-  ),
-)
+class _Task(TypedDict):
+  """What a request for steps has, too.
+
+  Args:
+    task: What is asked for.
+  """
+
+  task: NotRequired[Literal["token_classify"] | None]
 
 
-def _read_vllm(record: form.Record, reader: chats.Reader) -> list[form.Item]:
+class _Usage(TypedDict):
+  """What was read.
+
+  Args:
+    prompt_tokens: A number of tokens.
+    total_tokens: The same.
+    completion_tokens: Always 0.
+  """
+
+  prompt_tokens: int
+  total_tokens: int
+  completion_tokens: int
+
+
+class _Reply(TypedDict):
+  """What replies have in common.
+
+  Args:
+    id: The kind of reply.
+    object: The kind of object.
+    created: Always 0.
+    model: The name of the model.
+    usage: What was read.
+  """
+
+  id: Literal["pooling", "classify"]
+  object: Literal["list"]
+  created: Literal[0]
+  model: str
+  usage: _Usage
+
+
+class _PooledSteps(TypedDict):
+  """The scores of a solution's steps.
+
+  Args:
+    index: The number of the input.
+    object: The kind of object.
+    data: [1 - p, p] of each step, p being its score.
+  """
+
+  index: int
+  object: Literal["pooling"]
+  data: list[tuple[fields.Score, fields.Score]]
+
+
+class _Pooling(_Reply):
+  """The scores of steps.
+
+  Args:
+    data: One for each input.
+  """
+
+  data: list[_PooledSteps]
+
+
+class _Class(TypedDict):
+  """A solution's score.
+
+  Args:
+    index: The number of the input.
+    label: What the score is the probability of.
+    probs: The solution's score.
+    num_classes: How many probs there are.
+  """
+
+  index: int
+  label: forms.Label
+  probs: tuple[fields.Score]
+  num_classes: Literal[1]
+
+
+class _Classes(_Reply):
+  """The scores of solutions.
+
+  Args:
+    data: One for each input.
+  """
+
+  data: list[_Class]
+
+
+def _read_vllm(record: _Request, reader: chats.Reader) -> list[forms.Item]:
   if ("input" in record) == ("messages" in record):
     raise refusals.invalid("give one of input and messages")
   if "input" in record:
-    return form.rendered(record["input"], "input", reader)
-  problem, response = form.said(
-    record["messages"], "messages", "user", "assistant"
-  )
-  return [form.Item("messages", chats.Turns(problem, response))]
+    return forms.rendered(record["input"], "input", reader)
+  texts = forms.said(record["messages"], "messages", "user", "assistant")
+  return [forms.Item("messages", chats.Turns(*texts))]
 
 
-def _usage(scored: form.Scored) -> form.Record:
-  num = sum(scored.num_tokens)
-  return dict(prompt_tokens=num, total_tokens=num, completion_tokens=0)
-
-
-_USAGE = fields.record(
-  *(
-    fields.Field(name, fields.INTEGER, "A number of tokens.", True)
-    for name in ("prompt_tokens", "total_tokens", "completion_tokens")
-  )
-)
-
-
-def _listed(kind: str, entry: fields.Schema) -> fields.Schema:
-  """Returns the schema of a reply with an entry for each input."""
-  return fields.record(
-    fields.Field("id", fields.TEXT, f"Always {kind}.", True),
-    fields.Field("object", fields.only("list"), "The kind of object.", True),
-    fields.Field("created", fields.INTEGER, "Always 0.", True),
-    fields.Field("model", fields.TEXT, "The name of the model.", True),
-    fields.Field("data", fields.several(entry), "One for each input.", True),
-    fields.Field("usage", _USAGE, "What was read.", True),
-  )
-
-
-def _list(
-  kind: str, data: list[form.Record], scored: form.Scored
-) -> form.Record:
-  return dict(
+def _listed(kind: Literal["pooling", "classify"], asked: forms.Asked) -> _Reply:
+  num = sum(asked.num_tokens)
+  return _Reply(
     id=kind,
     object="list",
     created=0,
-    model=scored.model,
-    data=data,
-    usage=_usage(scored),
+    model=asked.model.name,
+    usage=_Usage(prompt_tokens=num, total_tokens=num, completion_tokens=0),
   )
 
 
-_INDEX = fields.Field("index", fields.INTEGER, "The number of the input.", True)
-
-
-def _write_pooling(record: form.Record, scored: form.Scored) -> form.Record:
-  del record
+def _write_pooling(asked: forms.Asked) -> _Pooling:
   data = [
-    dict(index=i, object="pooling", data=[[1 - p, p] for p in row.scores])
-    for i, row in enumerate(scored.rows)
+    _PooledSteps(
+      index=i, object="pooling", data=[(1 - p, p) for p in row.scores]
+    )
+    for i, row in enumerate(asked.rows)
   ]
-  return _list("pooling", data, scored)
+  return {**_listed("pooling", asked), "data": data}
 
 
-POOLING = form.Form(
+POOLING = forms.Form(
   fields.Route(
-    "POST",
     "/pooling",
     "Returns P(wrong) and P(right) of each step.",
-    _listed(
-      "pooling",
-      fields.record(
-        _INDEX,
-        fields.Field(
-          "object", fields.only("pooling"), "The kind of object.", True
-        ),
-        fields.Field(
-          "data",
-          fields.several(fields.several(fields.SCORE, 2, 2)),
-          "[1 - p, p] of each step, p being its score.",
-          True,
-        ),
-      ),
-    ),
-    fields.record(
-      *_VLLM,
-      fields.Field(
-        "task", fields.only("token_classify", None), "What is asked for."
-      ),
-    ),
+    fields.record(_Reply, _Pooling),
+    fields.record(_Request, _Task),
     client="vLLM",
   ),
   _read_vllm,
@@ -141,38 +179,21 @@ POOLING = form.Form(
 )
 
 
-def _write_classify(record: form.Record, scored: form.Scored) -> form.Record:
-  del record
+def _write_classify(asked: forms.Asked) -> _Classes:
   data = [
-    dict(index=i, label=form.LABEL, probs=[score], num_classes=1)
-    for i, score in enumerate(scored.scores)
+    _Class(index=i, label=forms.LABEL, probs=(score,), num_classes=1)
+    for i, score in enumerate(asked.scores)
   ]
-  return _list("classify", data, scored)
+  return {**_listed("classify", asked), "data": data}
 
 
-_ENTRY = fields.record(
-  _INDEX,
-  fields.Field(
-    "label",
-    fields.only(form.LABEL),
-    "What the score is the probability of.",
-    True,
-  ),
-  fields.Field(
-    "probs", fields.several(fields.SCORE, 1, 1), "The solution's score.", True
-  ),
-  fields.Field(
-    "num_classes", fields.only(1), "How many probs there are.", True
-  ),
-)
-CLASSIFY = form.Form(
+CLASSIFY = forms.Form(
   fields.Route(
-    "POST",
     "/classify",
     "Returns the score of each solution.",
-    _listed("classify", _ENTRY),
-    fields.record(*_VLLM),
-    form.AGGREGATE,
+    fields.record(_Reply, _Classes),
+    fields.schema(_Request),
+    takes_aggregate=True,
     client="vLLM; verl reads the last of probs",
   ),
   _read_vllm,
