@@ -20,8 +20,8 @@ from prm_jax.inference import engine as engine_lib
 from prm_jax.inference.remote import endpoint as endpoint_lib
 from prm_jax.inference.remote import journal as reply_journal
 from prm_jax.inference.remote import parts
-from prm_jax.inference.remote import workers
 from prm_jax.runtime import files
+from prm_jax.runtime import side_threads
 
 Record = dict[str, Any]
 # What is completed, with an id of its own in a call.
@@ -156,7 +156,9 @@ class Asker:
       progress(done)
 
     self._stop.clear()
-    workers.each(missing, work, settle, self._endpoint.concurrency, self._stop)
+    side_threads.each(
+      missing, work, settle, self._endpoint.concurrency, self._stop
+    )
     if self._journal is not None:
       self._journal.sync()
     return [record for record in records if record is not None]
