@@ -112,9 +112,9 @@ def read(answer: str, *, unit_letters: bool = False) -> Answer:
   """
   if len(answer) > equality.MAX_CHARS:
     raise Unread
-  if quantity := equality.quantity(answer):
-    value = Node("number", (quantity.value,))
-    return Element(value, quantity.unit, quantity.name)
+  plain = equality.parse(answer)
+  if plain.value is not None:
+    return Element(Node("number", (plain.value,)), plain.unit, plain.name)
   text = equality.unwrapped(equality.normal_marks(answer).strip())
   text = equality.unwrapped(text.strip(" $").rstrip(".;:, "))
   if whole := _WHOLE_TEXT.fullmatch(text):
@@ -329,8 +329,7 @@ def _read_element(tokens: Sequence[Token], letters: bool) -> Element | Numeral:
   signs = [token for token in tokens[:1] if token.text == "-"]
   body = tokens[len(signs) : num]
   if body and body[0].text in tuple(equality.COINS):
-    coin = equality.unit_of(body[0].text) or ""
-    unit = unit if unit.startswith(coin) else f"{coin} {unit}".strip()
+    unit = equality.with_coin(equality.unit_of(body[0].text) or "", unit)
     body = body[1:]
   if unit == "deg" and any(_is_function(token) for token in body):
     raise Unread  # of the angle, not of the value
