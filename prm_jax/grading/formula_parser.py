@@ -32,13 +32,15 @@ class Node:
 
 
 _MAX_DEPTH = 40
-FUNCTIONS = frozenset(
-  "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln exp".split()
-)
-_GREEK = frozenset(
-  "alpha beta gamma delta epsilon varepsilon zeta eta theta iota kappa lambda"
-  " mu nu xi rho sigma tau phi varphi chi psi omega".split()
-)
+FUNCTIONS = {
+  *("sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan"),
+  *("sinh", "cosh", "tanh", "ln", "exp"),
+}
+_GREEK = {
+  *("alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta"),
+  *("theta", "iota", "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma"),
+  *("tau", "phi", "varphi", "chi", "psi", "omega"),
+}
 _ALIASES = dict(asin="arcsin", acos="arccos", atan="arctan")
 
 
