@@ -9,6 +9,7 @@ whatever the text.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import dataclasses
 import fractions
 import re
@@ -29,7 +30,7 @@ def equal(a: str | None, b: str | None) -> bool:
   """
   if a is None or b is None:
     return False
-  one, two = _parse(a), _parse(b)
+  one, two = parse(a), parse(b)
   for x, y in ((one.name, two.name), (one.unit, two.unit)):
     if x and y and x != y:
       return False
@@ -42,7 +43,7 @@ def canonical(answer: str | None) -> str | None:
   Equal answers have equal keys. The reverse fails only for one value with two
   different units or names, which a vote pools: they aren't part of the key.
   """
-  return None if answer is None else _parse(answer).key
+  return None if answer is None else parse(answer).key
 
 
 # Stands for a dollar sign that isn't TeX's.
@@ -100,24 +101,18 @@ _TEXT = re.compile(
 _ARGUMENT = r"\s*+(?:\{([^{}]*+)\}|([0-9A-Za-z]))"
 _FRACTION = re.compile(r"\\[dtc]?frac" + _ARGUMENT + _ARGUMENT)
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
-_REWRITES = tuple(
-  (re.compile(pattern), new)
-  for pattern, new in (
-    # TeX's thousands marks, some with a blank after them.
-    (r"(?<=[0-9])(?:\{,\}|,?\\!|,?\\,)\s*+(?=[0-9]{3}(?![0-9]))", ""),
-    (r"\\(?:left|right)(?![A-Za-z])|\\!", ""),
-    (r"\^\s*+(?:\\circ|\{\s*+\\circ\s*+\})|\\degree(?![A-Za-z])", "°"),
-    (r"\\%", "%"),
-    (r"\{,\}", ","),
-  )
-)
-_BRACES = tuple(
-  (re.compile(pattern), new)
-  for pattern, new in (
-    (r"\\sqrt\s*+([0-9A-Za-z])", r"\\sqrt{\1}"),
-    (r"([_^])\{([0-9A-Za-z])\}", r"\1\2"),
-  )
-)
+_REWRITES = {
+  # TeX's thousands marks, some with a blank after them.
+  r"(?<=[0-9])(?:\{,\}|,?\\!|,?\\,)\s*+(?=[0-9]{3}(?![0-9]))": "",
+  r"\\(?:left|right)(?![A-Za-z])|\\!": "",
+  r"\^\s*+(?:\\circ|\{\s*+\\circ\s*+\})|\\degree(?![A-Za-z])": "°",
+  r"\\%": "%",
+  r"\{,\}": ",",
+}
+_BRACES = {
+  r"\\sqrt\s*+([0-9A-Za-z])": r"\\sqrt{\1}",
+  r"([_^])\{([0-9A-Za-z])\}": r"\1\2",
+}
 # A space means something between words, between two numbers, and after a comma
 # that would be a thousands mark without it: "40, 200" is two numbers.
 _SPACE_AFTER_COMMAND = re.compile(r"(\\[A-Za-z]++) (?![A-Za-z])")
@@ -149,46 +144,37 @@ _POWERS = {"^2": "square", "²": "square", "^3": "cubic", "³": "cubic"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Quantity:
-  """A number, its unit and its name, "" for none: 5 of x = 5 cm."""
+class Answer:
+  """What an answer is: 5 cm, whose name is x, of x = 5 cm.
 
-  value: fractions.Fraction
-  unit: str = ""
-  name: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Answer:
-  """key: the value where the answer is a quantity, else its normal text."""
+  Args:
+    key: Its value if it is a number with at most a unit, else its normal text.
+    name: Its name, "" for none.
+    value: The number.
+    unit: Its unit, "" for none.
+  """
 
   key: str
   name: str = ""
-  quantity: Quantity | None = None
-
-  @property
-  def unit(self) -> str:
-    return self.quantity.unit if self.quantity else ""
+  value: fractions.Fraction | None = None
+  unit: str = ""
 
 
-def quantity(answer: str) -> Quantity | None:
-  """Returns the quantity that an answer is, None for any other answer."""
-  return _parse(answer).quantity
-
-
-def _parse(answer: str) -> _Answer:
+def parse(answer: str) -> Answer:
+  """Returns what an answer is."""
   if len(answer) > MAX_CHARS:
-    return _Answer(answer.strip())
+    return Answer(answer.strip())
   text, name = _normal_text(answer), ""
   if match := _NAMED.fullmatch(text):
     name, text = match["name"], match["rest"]
   # Only in a lone number: "2^\frac12" isn't "2^1/2", "1\frac12" is 3/2.
-  plain = _FRACTION.sub(_slashed, text).strip()
+  plain = _FRACTION.sub(r" \1\2/\3\4", text).strip()
   match = _QUANTITY.fullmatch(plain.replace("- ", "-").replace("+ ", "+"))
   if match:
     unit, value = _unit_of(match), _value(match)
     if unit is not None and value is not None:
-      return _Answer(str(value), name, Quantity(value, unit, name))
-  return _Answer(text, name)
+      return Answer(str(value), name, value, unit)
+  return Answer(text, name)
 
 
 def normal_marks(text: str) -> str:
@@ -200,8 +186,13 @@ def normal_marks(text: str) -> str:
   text = text.replace("\N{MINUS SIGN}", "-").replace(r"\$", MONEY)
   text = text.replace("$", MONEY if text.count("$") % 2 else "")
   text = re.sub("10[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", _superscript, text)
-  for pattern, new in _REWRITES:
-    text = pattern.sub(new, text)
+  return rewritten(text, _REWRITES)
+
+
+def rewritten(text: str, rewrites: Mapping[str, str]) -> str:
+  """Returns a text with each pattern replaced, one after the other."""
+  for pattern, new in rewrites.items():
+    text = re.sub(pattern, new, text)
   return text
 
 
@@ -211,11 +202,9 @@ def _superscript(match: re.Match[str]) -> str:
 
 def _normal_text(text: str) -> str:
   """Returns a text without the differences that carry no meaning."""
-  text = normal_marks(text)
-  for pattern, new in _BRACES:
-    text = pattern.sub(new, text)
+  text = rewritten(normal_marks(text), _BRACES)
   text = _SPACES.sub(" ", _TEXT.sub(r"\1", text))
-  text = _FRACTION.sub(_braced, text)
+  text = _FRACTION.sub(r"\\frac{\1\2}{\3\4}", text)
   text = unwrapped(" ".join(text.split())).rstrip(".,;: ")
   if not _BRACKETS.search(text):
     text = _LISTED.sub(";", text)
@@ -223,21 +212,6 @@ def _normal_text(text: str) -> str:
   if match := _CHOICE.fullmatch(text):
     text = match[1]
   return text.casefold() if _WORDS.fullmatch(text) else text
-
-
-def _braced(fraction: re.Match[str]) -> str:
-  top, bottom = _arguments(fraction)
-  return rf"\frac{{{top}}}{{{bottom}}}"
-
-
-def _slashed(fraction: re.Match[str]) -> str:
-  top, bottom = _arguments(fraction)
-  return f" {top}/{bottom}"
-
-
-def _arguments(fraction: re.Match[str]) -> tuple[str, str]:
-  r"""Returns the two arguments of a \frac, with braces or without."""
-  return (fraction[1] or fraction[2] or "", fraction[3] or fraction[4] or "")
 
 
 def unwrapped(text: str) -> str:
@@ -270,7 +244,11 @@ def _unit_of(match: re.Match[str]) -> str | None:
   unit = unit_of(match["unit"] or "")
   if not match["money"] or unit is None:
     return unit
-  coin = _UNITS[match["money"]]
+  return with_coin(_UNITS[match["money"]], unit)
+
+
+def with_coin(coin: str, unit: str) -> str:
+  """Returns the unit of a number with money before it and a unit after it."""
   return unit if unit.startswith(coin) else f"{coin} {unit}".strip()
 
 

@@ -32,28 +32,15 @@ class Node:
 
 
 _MAX_DEPTH = 40
-FUNCTIONS = frozenset(
-  (
-    *("sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan"),
-    *("sinh", "cosh", "tanh", "ln", "exp"),
-  )
-)
-_GREEK = frozenset(
-  (
-    *(
-      "alpha",
-      "beta",
-      "gamma",
-      "delta",
-      "epsilon",
-      "varepsilon",
-      "zeta",
-      "eta",
-    ),
-    *("theta", "iota", "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma"),
-    *("tau", "phi", "varphi", "chi", "psi", "omega"),
-  )
-)
+FUNCTIONS = {
+  *("sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan"),
+  *("sinh", "cosh", "tanh", "ln", "exp"),
+}
+_GREEK = {
+  *("alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta"),
+  *("theta", "iota", "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma"),
+  *("tau", "phi", "varphi", "chi", "psi", "omega"),
+}
 _ALIASES = dict(asin="arcsin", acos="arccos", atan="arctan")
 
 
@@ -65,7 +52,11 @@ def parse(tokens: Sequence[Token]) -> Node:
   """
   if sum(token.text == r"\pm" for token in tokens) > 1:
     raise Unread  # two values, or four?
-  return _Parser(list(tokens)).all()
+  parser = _Parser(list(tokens))
+  node = parser.sum()
+  if parser.next() is not None:
+    raise Unread
+  return node
 
 
 class _Parser:
@@ -75,17 +66,11 @@ class _Parser:
     self._tokens, self._at, self._depth = tokens, 0, 0
     self._in_bars = 0
 
-  def all(self) -> Node:
-    node = self._sum()
-    if self._at < len(self._tokens):
-      raise Unread
-    return node
-
-  def _next(self) -> Token | None:
+  def next(self) -> Token | None:
     return self._tokens[self._at] if self._at < len(self._tokens) else None
 
   def _is(self, *texts: str) -> bool:
-    token = self._next()
+    token = self.next()
     return token is not None and token.is_one_of(*texts)
 
   def _take(self, *texts: str) -> str | None:
@@ -98,7 +83,7 @@ class _Parser:
     if self._take(text) is None:
       raise Unread
 
-  def _sum(self) -> Node:
+  def sum(self) -> Node:
     sign = self._take("-", "+", r"\pm")
     terms = [self._signed(sign, self._product())]
     while sign := self._take("+", "-", r"\pm"):
@@ -127,10 +112,11 @@ class _Parser:
 
   def _run(self) -> list[Node]:
     """Returns factors that follow each other without a sign."""
-    start = self._at
+    first, start = self.next(), self._at
     factors = [self._power()]
-    whole = self._is_whole(start)
-    while (token := self._next()) is not None and self._begins(token):
+    # A digit of a number may have been taken from it.
+    whole = self._at == start + 1 and first is not None and first.is_whole
+    while (token := self.next()) is not None and self._begins(token):
       if whole and (token.text == r"\frac" or self._is_fraction_next()):
         factors = [self._mixed(factors[0])]
       elif token.kind == "number" and self._tokens[self._at - 1].text != "}":
@@ -146,21 +132,12 @@ class _Parser:
     several = token.kind == "letters" and len(token.text) > 1
     return several and _ALIASES.get(token.text, token.text) not in FUNCTIONS
 
-  def _is_whole(self, start: int) -> bool:
-    token = self._tokens[start]
-    return (
-      self._at == start + 1 and token.kind == "number" and token.text.isdigit()
-    )
-
   def _is_fraction_next(self) -> bool:
     three = self._tokens[self._at : self._at + 3]
-    return (
-      len(three) == 3
-      and three[0].after_blank
-      and three[0].text.isdigit()
-      and three[1].text == "/"
-      and three[2].text.isdigit()
-    )
+    if len(three) < 3 or not three[0].after_blank:
+      return False
+    top, slash, bottom = (token.text for token in three)
+    return top.isdigit() and slash == "/" and bottom.isdigit()
 
   def _mixed(self, whole: Node) -> Node:
     r"""Returns 1 1/2 or 1\frac{1}{2}; refuses 2\frac{3}{2}."""
@@ -211,29 +188,25 @@ class _Parser:
     opening = self._tokens[self._at].text
     self._at += 1
     bars, self._in_bars = self._in_bars, 0
-    node = self._sum()
+    node = self.sum()
     self._in_bars = bars
     self._want({"(": ")", "[": "]", "{": "}"}[opening])
     return node
 
   def _argument(self) -> Node:
     """Returns what TeX takes as an argument: a group, a digit, a letter."""
-    token = self._next()
-    if token is None:
+    token = self.next()
+    if token is None or (token.kind == "letters" and len(token.text) > 1):
       raise Unread
-    if token.text == "{":
+    if token.kind != "number":
       return self._factor()
-    if token.kind == "number":
-      if not token.text.isdigit():
-        raise Unread
-      if len(token.text) == 1:
-        self._at += 1
-      else:
-        self._tokens[self._at] = Token("number", token.text[1:])
-      return _number_of(int(token.text[0]))
-    if token.kind == "letters" and len(token.text) > 1:
+    if not token.text.isdigit():
       raise Unread
-    return self._factor()
+    if len(token.text) == 1:
+      self._at += 1
+    else:
+      self._tokens[self._at] = Token("number", token.text[1:])
+    return _number(token.text[0])
 
   def _factor(self) -> Node:
     self._depth += 1
@@ -244,7 +217,7 @@ class _Parser:
     return node
 
   def _one_factor(self) -> Node:
-    token = self._next()
+    token = self.next()
     if token is None or token.kind == "text":
       raise Unread
     if token.text in ("(", "[", "{"):
@@ -252,7 +225,7 @@ class _Parser:
     if token.text == "|":
       self._at += 1
       self._in_bars += 1
-      node = self._sum()
+      node = self.sum()
       self._in_bars -= 1
       self._want("|")
       return Node("call", ("abs", node))
@@ -262,10 +235,12 @@ class _Parser:
     if token.kind == "letters":
       return self._letters(token)
     name = token.text[1:]
-    if token.text == r"\frac":
-      return Node("quotient", (self._argument(), self._argument()))
-    if token.text == r"\binom":
-      return Node("call", ("binom", self._argument(), self._argument()))
+    if token.text in (r"\frac", r"\binom"):
+      two = self._argument(), self._argument()
+      is_fraction = name == "frac"
+      return (
+        Node("quotient", two) if is_fraction else Node("call", (name, *two))
+      )
     if token.text == r"\sqrt":
       return self._root()
     if token.text == r"\pi":
@@ -283,9 +258,9 @@ class _Parser:
     raise Unread
 
   def _root(self) -> Node:
-    degree = _number_of(2)
+    degree = _number("2")
     if self._take("["):
-      degree = self._sum()
+      degree = self.sum()
       self._want("]")
     of = self._bracketed() if self._is("(") else self._argument()
     return Node("call", ("root", of, degree))
@@ -304,11 +279,11 @@ class _Parser:
     if self._is("(", "{", "["):
       return self._bracketed()
     factors = [self._power()]
-    while (token := self._next()) is not None and (
+    while (token := self.next()) is not None and (
       token.kind == "letters" or token.text in (r"\pi", r"\frac", r"\theta")
     ):
       factors.append(self._power())
-    token = self._next()
+    token = self.next()
     if token and self._begins(token) and token.text[1:] not in FUNCTIONS:
       raise Unread  # sin x (x + 1)
     return _product(factors)
@@ -347,7 +322,7 @@ class _Parser:
       index = "".join(t.text for t in self._tokens[self._at + 1 : end])
       self._at = end + 1
     else:
-      token = self._next()
+      token = self.next()
       if token is None or token.kind not in ("number", "letters"):
         raise Unread
       if self._is_product(self._at):
@@ -359,10 +334,6 @@ class _Parser:
 
 def _product(factors: Sequence[Node]) -> Node:
   return factors[0] if len(factors) == 1 else Node("product", tuple(factors))
-
-
-def _number_of(value: int) -> Node:
-  return Node("number", (Fraction(value),))
 
 
 def _number(text: str) -> Node:

@@ -112,9 +112,9 @@ def read(answer: str, *, unit_letters: bool = False) -> Answer:
   """
   if len(answer) > equality.MAX_CHARS:
     raise Unread
-  if quantity := equality.quantity(answer):
-    value = Node("number", (quantity.value,))
-    return Element(value, quantity.unit, quantity.name)
+  plain = equality.parse(answer)
+  if plain.value is not None:
+    return Element(Node("number", (plain.value,)), plain.unit, plain.name)
   text = equality.unwrapped(equality.normal_marks(answer).strip())
   text = equality.unwrapped(text.strip(" $").rstrip(".;:, "))
   if whole := _WHOLE_TEXT.fullmatch(text):
@@ -133,14 +133,12 @@ def read(answer: str, *, unit_letters: bool = False) -> Answer:
 def _words(tokens: Sequence[Token], is_text: bool) -> Words | None:
   """Returns words that aren't variables: text, long ones, capitals as in ACB."""
   text = " ".join(" ".join(token.text for token in tokens).split())
-  if any(token.kind not in ("text", "letters") for token in tokens):
-    return None
-  if not _WORDS.fullmatch(text):
+  are_letters = {token.kind for token in tokens} <= {"text", "letters"}
+  if not are_letters or not _WORDS.fullmatch(text):
     return None
   longest = max(map(len, text.split()))
-  if (
-    longest > 3 or (is_text and longest > 1) or text.casefold() in _SHORT_WORDS
-  ):
+  are_words = longest > (1 if is_text else 3)
+  if are_words or text.casefold() in _SHORT_WORDS:
     return Words(text.casefold())
   return Words(text) if text.isupper() and longest > 1 else None
 
@@ -242,10 +240,9 @@ def _read_one(tokens: Sequence[Token], letters: bool, depth: int) -> Answer:
 
 def _is_between_sets(tokens: Sequence[Token], token: Token) -> bool:
   i = next(i for i, other in enumerate(tokens) if other is token)
+  around = [x.text for x in tokens[max(i - 1, 0) : i + 2]]
   return (
-    0 < i < len(tokens) - 1
-    and tokens[i - 1].text in (")", "]")
-    and tokens[i + 1].text in ("(", "[")
+    len(around) == 3 and around[0] in (")", "]") and around[2] in ("(", "[")
   )
 
 
@@ -257,13 +254,10 @@ def _unjoined(tokens: Sequence[Token]) -> list[Token]:
   """Returns tokens of which no comma is a thousands mark: (1,200) is a pair."""
   parts: list[Token] = []
   for token in tokens:
-    if token.kind != "number" or "," not in token.text:
-      parts.append(token)
-      continue
-    for i, number in enumerate(token.text.split(",")):
-      if i:
-        parts.append(Token("mark", ","))
-      parts.append(dataclasses.replace(token, text=number))
+    is_number = token.kind == "number"
+    for text in re.split("(,)", token.text) if is_number else [token.text]:
+      kind = "mark" if is_number and text == "," else token.kind
+      parts.append(dataclasses.replace(token, kind=kind, text=text))
   return parts
 
 
@@ -290,8 +284,8 @@ def _read_relation(tokens: Sequence[Token], letters: bool) -> Answer:
     return _read_element(tokens, letters)
   if len(signs) > 1:
     raise Unread  # a chain
-  i = tokens.index(signs[0])
-  sign, left, right = SIGNS[signs[0].text], tokens[:i], tokens[i + 1 :]
+  sign, i = SIGNS[signs[0].text], tokens.index(signs[0])
+  left, right = tokens[:i], tokens[i + 1 :]
   value = _read_element(right, letters)
   if not isinstance(value, Element):
     raise Unread
@@ -329,17 +323,13 @@ def _read_element(tokens: Sequence[Token], letters: bool) -> Element | Numeral:
   signs = [token for token in tokens[:1] if token.text == "-"]
   body = tokens[len(signs) : num]
   if body and body[0].text in tuple(equality.COINS):
-    coin = equality.unit_of(body[0].text) or ""
-    unit = unit if unit.startswith(coin) else f"{coin} {unit}".strip()
+    unit = equality.with_coin(equality.unit_of(body[0].text) or "", unit)
     body = body[1:]
-  if unit == "deg" and any(_is_function(token) for token in body):
+  names = {token.text.removeprefix("\\") for token in body}
+  if unit == "deg" and names & formula_parser.FUNCTIONS:
     raise Unread  # of the angle, not of the value
   value = formula_parser.parse([*signs, *body])
   return Element(value, unit, letters=_after_number(body))
-
-
-def _is_function(token: Token) -> bool:
-  return token.text.removeprefix("\\") in formula_parser.FUNCTIONS
 
 
 def _after_number(tokens: Sequence[Token]) -> str:

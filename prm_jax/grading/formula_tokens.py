@@ -78,6 +78,11 @@ class Token:
   text: str
   after_blank: bool = False
 
+  @property
+  def is_whole(self) -> bool:
+    """Whether it is a whole number of digits alone."""
+    return self.kind == "number" and self.text.isdigit()
+
   def is_one_of(self, *texts: str) -> bool:
     return self.kind != "text" and self.text in texts
 

@@ -107,20 +107,19 @@ def _magnitude(value: Fraction) -> float:
 def _checked(value: Any) -> Any:
   """Returns a value; refuses one whose digits could be lost or are too many."""
   if isinstance(value, Fraction):
-    if value.numerator.bit_length() + value.denominator.bit_length() > (
-      _MOST_BITS
-    ):
-      raise Undefined
-    return value
-  context = _context()
-  size = abs(value)
-  if not context.isfinite(size):
-    raise Undefined
-  if not size:
-    return value
-  if not -_LARGEST < context.log10(size) < _LARGEST:
+    is_known = _num_bits(value) <= _MOST_BITS
+  else:
+    context, size = _context(), abs(value)
+    is_known = context.isfinite(size) and (
+      not size or -_LARGEST < context.log10(size) < _LARGEST
+    )
+  if not is_known:
     raise Undefined
   return value
+
+
+def _num_bits(value: Fraction) -> int:
+  return value.numerator.bit_length() + value.denominator.bit_length()
 
 
 def _apply(operation: Callable[..., Any], a: Any, b: Any) -> Any:
@@ -141,12 +140,8 @@ def _without_noise(value: Any, largest: Any) -> Any:
   """Returns 0 for what only rounding leaves of numbers that cancel."""
   if isinstance(value, Fraction) or not largest:
     return value
-  context = _context()
-  return (
-    context.mpf(0)
-    if abs(value) < largest * context.mpf(10) ** _NOISE
-    else value
-  )
+  mpf = _context().mpf
+  return mpf(0) if abs(value) < largest * mpf(10) ** _NOISE else value
 
 
 def _product(*values: Any) -> Any:
@@ -157,11 +152,10 @@ def _product(*values: Any) -> Any:
 
 def _power(base: Any, exponent: Any) -> Any:
   if isinstance(base, Fraction) and isinstance(exponent, Fraction):
-    bits = base.numerator.bit_length() + base.denominator.bit_length()
     if not base and exponent <= 0:
       raise Undefined
     if exponent.denominator == 1:
-      if bits * abs(exponent) > _MOST_BITS:
+      if _num_bits(base) * abs(exponent) > _MOST_BITS:
         raise Undefined
       return base**exponent.numerator
     if base < 0 and exponent.denominator != 2:
@@ -180,30 +174,29 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 def _root(of: Any, degree: Any) -> Any:
-  if not isinstance(degree, Fraction) or degree.denominator != 1:
-    raise Undefined
-  if not 2 <= degree <= 100:
+  if not _is_whole(degree) or not 2 <= degree <= 100:
     raise Undefined
   if not of:
     return of
   number = _real(of)
-  is_real = not _context().im(number)
-  if is_real:  # a complex number has no order, not even -1 + 0i
+  power = _context().mpf(1) / degree.numerator
+  if not _context().im(number):  # a complex number has no order, even -1 + 0i
     number = _context().re(number)
-  is_negative = is_real and number < 0
-  if is_negative and degree != 2:
-    if degree % 2 == 0:
-      raise Undefined
-    return -((-number) ** (_context().mpf(1) / degree.numerator))
-  return number ** (_context().mpf(1) / degree.numerator)
+    if number < 0 and degree != 2:
+      if degree % 2 == 0:
+        raise Undefined
+      return -((-number) ** power)
+  return number**power
+
+
+def _is_whole(value: Any) -> bool:
+  return isinstance(value, Fraction) and value.denominator == 1
 
 
 def _of_integers(function: Callable, most: int) -> Callable:
   def apply(*values: Any) -> Fraction:
     for x in values:
-      if not isinstance(x, Fraction) or x.denominator != 1:
-        raise Undefined
-      if not 0 <= x <= most:
+      if not _is_whole(x) or not 0 <= x <= most:
         raise Undefined
     return Fraction(function(*(x.numerator for x in values)))
 

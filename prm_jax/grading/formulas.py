@@ -57,19 +57,10 @@ def _same(a: reader.Answer, b: reader.Answer) -> Verdict:
     if len(pair[0]) == len(pair[1]) == 1:
       return _same_element(a, b)
     return _same_unordered(*pair, as_set=True)
-  if isinstance(a, reader.Words) or isinstance(b, reader.Words):
-    return a == b if type(a) is type(b) else None
-  if isinstance(a, reader.Relation) or isinstance(b, reader.Relation):
-    return _same_relation(a, b)
-  if isinstance(a, reader.Matrix) or isinstance(b, reader.Matrix):
-    return _same_matrix(a, b)
-  if isinstance(a, reader.Numeral) or isinstance(b, reader.Numeral):
-    return _same_numeral(a, b)
-  if isinstance(a, reader.Collection) or isinstance(b, reader.Collection):
-    return _same_collection(a, b)
-  if isinstance(a, reader.Group) and isinstance(b, reader.Group):
-    return _same_group(a, b)
-  return False  # a value and a tuple or an interval
+  for kind, rule in _RULES.items():
+    if isinstance(a, kind) or isinstance(b, kind):
+      return rule(a, b)
+  return _same_group(a, b)
 
 
 def _all(verdicts: Iterator[Verdict]) -> Verdict:
@@ -80,7 +71,13 @@ def _all(verdicts: Iterator[Verdict]) -> Verdict:
 # --- Groups -------------------------------------------------------------------
 
 
-def _same_group(a: reader.Group, b: reader.Group) -> Verdict:
+def _same_words(a: reader.Answer, b: reader.Answer) -> Verdict:
+  return a == b if type(a) is type(b) else None
+
+
+def _same_group(a: reader.Answer, b: reader.Answer) -> Verdict:
+  if not (isinstance(a, reader.Group) and isinstance(b, reader.Group)):
+    return False  # a value and a tuple or an interval
   if len(a.elements) != len(b.elements):
     return False
   inside = _all(map(_same, a.elements, b.elements))
@@ -92,25 +89,19 @@ def _same_group(a: reader.Group, b: reader.Group) -> Verdict:
 def _same_collection(a: reader.Answer, b: reader.Answer) -> Verdict:
   if isinstance(a, reader.Group) or isinstance(b, reader.Group):
     return None
-  if not (
-    isinstance(a, reader.Collection) and isinstance(b, reader.Collection)
-  ):
-    # A union has no single value; a list may be one value, twice.
-    if any(getattr(x, "kind", None) == "union" for x in (a, b)):
-      return None
-    return _same_unordered(_members(a), _members(b), as_set=True)
-  if (a.kind == "union") != (b.kind == "union"):
-    return None
-  if a.kind == "union" and len(a.elements) != len(b.elements):
-    return None  # parts may meet
+  kinds = [getattr(x, "kind", "") for x in (a, b)]
   one, two = _members(a), _members(b)
+  if "union" in kinds and (kinds != ["union"] * 2 or len(one) != len(two)):
+    return None  # a union has no single value, and its parts may meet
+  if "" in kinds:  # a list may be one value, twice
+    return _same_unordered(one, two, as_set=True)
   if _num_names(one) > 1 and not _num_names(two):
     one, two = two, one
   if _num_names(two) > 1 and not _num_names(one):
     # x = 1, y = 2 has an order: that of the names.
     in_order = len(one) == len(two) and _all(map(_same, one, two))
     return in_order or None
-  return _same_unordered(one, two, as_set="set" in (a.kind, b.kind))
+  return _same_unordered(one, two, as_set="set" in kinds)
 
 
 def _members(answer: reader.Answer) -> list[reader.Answer]:
@@ -152,18 +143,12 @@ def _expanded(answer: reader.Answer) -> list[reader.Answer]:
   r"""Returns the two values of one with \pm, else the answer alone."""
   if not isinstance(answer, reader.Element):
     return [answer]
-  if not _has_plus_minus(answer.value):
+  if all(node.kind != "plus_minus" for node in _nodes(answer.value)):
     return [answer]
   return [
     dataclasses.replace(answer, value=_with_sign(answer.value, sign))
     for sign in "+-"
   ]
-
-
-def _has_plus_minus(node: Any) -> bool:
-  return isinstance(node, Node) and (
-    node.kind == "plus_minus" or any(map(_has_plus_minus, node.parts))
-  )
 
 
 def _with_sign(node: Any, sign: str) -> Any:
@@ -207,9 +192,9 @@ def _same_element(a: reader.Element, b: reader.Element) -> Verdict:
   verdict = _same_value(a.value, b.value)
   if verdict is False and bool(a.letters) != bool(b.letters):
     plain = b.value if a.letters else a.value
-    return False if any(_variables(plain)) else None
+    return False if _variables(plain) else None
   differ = a.name and b.name and (verdict is False or a.name != b.name)
-  if differ and (any(_variables(a.value)) or any(_variables(b.value))):
+  if differ and _variables(a.value, b.value):
     return _same_relation(a, b)  # x = 2y is y = x/2
   if not verdict:
     return verdict
@@ -245,7 +230,7 @@ def _same_value(a: Node, b: Node) -> Verdict:
 @functools.lru_cache(maxsize=512)
 def _values_of(node: Node) -> tuple[Any, ...]:
   """Returns a formula's value at each point, None where it isn't told."""
-  names = sorted({*_variables(node)})
+  names = sorted(_variables(node))
   found = []
   for i in range(2 * _NUM_POINTS if names else 1):
     try:
@@ -257,16 +242,10 @@ def _values_of(node: Node) -> tuple[Any, ...]:
 
 def _are_of_integers(*nodes: Node) -> bool:
   """Returns whether formulas may hold for integers alone, as cos(2 pi n) = 1."""
-  names = {name for node in nodes for name in _variables(node)}
-  periodic = any(_is_periodic(node) for node in nodes)
-  return bool(periodic and names & {"k", "m", "n"})
-
-
-def _is_periodic(node: Any) -> bool:
-  if not isinstance(node, Node):
-    return False
-  is_one = node.kind == "call" or node == Node("constant", ("i",))
-  return is_one or any(map(_is_periodic, node.parts))
+  parts = [part for node in nodes for part in _nodes(node)]
+  imaginary = Node("constant", ("i",))
+  is_periodic = any(x.kind == "call" or x == imaginary for x in parts)
+  return is_periodic and not _variables(*nodes).isdisjoint("kmn")
 
 
 def _infinity(node: Node) -> int:
@@ -276,12 +255,17 @@ def _infinity(node: Node) -> int:
   return int(node.kind == "infinity")
 
 
-def _variables(node: Any) -> Iterator[str]:
+def _nodes(node: Any) -> Iterator[Node]:
+  """Yields a formula and all formulas in it."""
   if isinstance(node, Node):
-    if node.kind == "variable":
-      yield node.parts[0]
+    yield node
     for part in node.parts:
-      yield from _variables(part)
+      yield from _nodes(part)
+
+
+def _variables(*nodes: Node) -> set[str]:
+  parts = (part for node in nodes for part in _nodes(node))
+  return {part.parts[0] for part in parts if part.kind == "variable"}
 
 
 def _point(names: Sequence[str], number: int) -> dict[str, Fraction]:
@@ -308,8 +292,8 @@ def _same_relation(a: reader.Answer, b: reader.Answer) -> Verdict:
   one, two = _relation(a), _relation(b)
   if one is None or two is None:
     return None
-  names = sorted({*_variables(one.left), *_variables(one.right)})
-  if names != sorted({*_variables(two.left), *_variables(two.right)}):
+  names = sorted(_variables(one.left, one.right))
+  if names != sorted(_variables(two.left, two.right)):
     return None
   try:
     ratios = []
@@ -354,3 +338,13 @@ def _is_linear(relation: reader.Relation, names: Sequence[str]) -> bool:
     return False
   at_zero, at_x, at_y, at_both, at_negative = gaps
   return at_both + at_zero == at_x + at_y and at_x + at_negative == 2 * at_zero
+
+
+# The first of which an answer is one decides how both are compared.
+_RULES = {
+  reader.Words: _same_words,
+  reader.Relation: _same_relation,
+  reader.Matrix: _same_matrix,
+  reader.Numeral: _same_numeral,
+  reader.Collection: _same_collection,
+}

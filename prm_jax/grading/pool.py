@@ -20,12 +20,12 @@ import dataclasses
 import importlib.util
 import itertools
 import json
+from multiprocessing import connection
 import os
 import pathlib
-import selectors
 import subprocess
 import sys
-import time
+import threading
 import typing
 from typing import Any, Literal
 
@@ -34,6 +34,8 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.grading import equality
 from prm_jax.grading import formulas
+from prm_jax.runtime import limited_process
+from prm_jax.runtime import side_threads
 from prm_jax.runtime import verbs
 from prm_jax.text import answers
 
@@ -49,9 +51,9 @@ _OPINIONS = dict(
   both=("math_verify", "prm800k"),
 )
 VERDICTS = ("right", "wrong", "timeout", "unparsable")
-_NEEDS = "math_verify"
 
-_TRIES = 2
+_START_S = 60.0  # loading sympy takes half a second, on an idle machine
+_FAILED_STARTS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Grade:
 
 def installed() -> bool:
   """Returns whether the `verify` extra is there."""
-  return importlib.util.find_spec(_NEEDS) is not None
+  return importlib.util.find_spec("math_verify") is not None
 
 
 def check(name: str) -> None:
@@ -119,6 +121,7 @@ class Grader:
       *(str(time_s), str(memory_mib)),
     )
     self._workers: list[_Worker] = []
+    self._stop, self._lock = threading.Event(), threading.Lock()
 
   def grade(
     self,
@@ -156,8 +159,9 @@ class Grader:
 
   def close(self) -> None:
     """Ends all workers; the next answer starts new ones."""
-    while self._workers:
-      self._workers.pop().kill()
+    with self._lock:
+      while self._workers:
+        self._workers.pop().end()
 
   def __enter__(self) -> Grader:
     return self
@@ -181,15 +185,66 @@ class Grader:
       return None  # its rules ask for a form, too: 2/4 of a formula is wrong
     return None if decided is None else "right" if decided else "wrong"
 
-  def _run(self, jobs: list[dict], progress: Callable[[int], None]):
+  def _run(
+    self, jobs: list[dict], progress: Callable[[int], None]
+  ) -> list[str]:
+    """Returns a verdict for each job, in order."""
+    verdicts: dict[int, str] = {}
+
+    def settle(i: int, verdict: str) -> None:
+      verdicts[i] = verdict
+      progress(len(verdicts))
+
+    def work(i: int) -> str:
+      return self._verdict(jobs[i])
+
+    self._stop.clear()
     try:
-      return _run(jobs, self._workers, self._num, self._start, progress)
+      side_threads.each(range(len(jobs)), work, settle, self._num, self._stop)
     except BaseException:  # Ctrl-C too: a worker is in the middle of something
       self.close()
       raise
+    return [verdicts[i] for i in range(len(jobs))]
 
-  def _start(self) -> _Worker:
-    return _Worker(self._command, self._time_s)
+  def _verdict(self, job: dict) -> str:
+    """Returns a job's verdict, in any thread."""
+    # If a worker dies, its job may not be to blame: a new one tries it again.
+    for worker in (self._idle() or self._started(), None):
+      worker = worker or self._started()
+      reply = worker.ask(job, self._time_s)
+      if reply:
+        worker.is_idle = True
+        return reply["verdict"]
+      worker.end()
+      if reply is None:
+        break
+    return "timeout"
+
+  def _idle(self) -> _Worker | None:
+    """Returns a running worker without a job."""
+    with self._lock:
+      self._workers = [x for x in self._workers if x.is_running()]
+      for worker in self._workers:
+        if worker.is_idle:
+          worker.is_idle = False
+          return worker
+    return None
+
+  def _started(self) -> _Worker:
+    """Returns a new worker that has loaded its libraries."""
+    for _ in range(_FAILED_STARTS):
+      with self._lock:
+        if self._stop.is_set():
+          raise InterruptedError  # after `close`, nothing may be left
+        worker = _Worker(self._command)
+        self._workers.append(worker)
+      if worker.reply(_START_S):
+        return worker
+      worker.end()
+    raise RuntimeError(
+      f"{_FAILED_STARTS} grading processes ended before they could start;"
+      " run `python -P -m prm_jax.grading.grading_worker 5 2048` to see why"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,12 +350,6 @@ def _grade(opinions: tuple[str, ...]) -> Grade:
   return Grade("right" if "right" in opinions else opinions[0], opinions)
 
 
-# --- Workers ------------------------------------------------------------------
-
-_START_S = 60.0  # loading sympy takes half a second, on an idle machine
-_FAILED_STARTS = 3
-
-
 def _module_path(given: str) -> str:
   """Returns the PYTHONPATH of a worker: this prm_jax, then the given folders.
 
@@ -312,128 +361,37 @@ def _module_path(given: str) -> str:
 
 
 class _Worker:
-  """One process and what it is doing."""
+  """A process that grades one answer at a time."""
 
-  def __init__(self, command: Sequence[str], time_s: float):
-    self._process = subprocess.Popen(
+  def __init__(self, command: Sequence[str]):
+    self._process = limited_process.popen(
       command,
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.DEVNULL,
-      bufsize=0,
-      env=os.environ
-      | dict(
-        PYTHONPATH=_module_path(os.environ.get("PYTHONPATH", "")),
-        PYTHONHASHSEED="0",  # the order of sympy's sets, hence its verdicts
-      ),
-      start_new_session=True,  # a terminal's Ctrl-C is the parent's
+      subprocess.PIPE,
+      PYTHONPATH=_module_path(os.environ.get("PYTHONPATH", "")),
+      PYTHONHASHSEED="0",  # the order of sympy's sets, hence its verdicts
     )
-    self._time_s = time_s
-    self._buffer = b""
-    self.is_ready = False
-    self.job: int | None = None
-    self.deadline = time.monotonic() + _START_S
+    self.is_idle = False
 
-  def fileno(self) -> int:
-    assert self._process.stdout is not None
-    return self._process.stdout.fileno()
+  def is_running(self) -> bool:
+    return self._process.poll() is None
 
-  def give(self, number: int, job: dict) -> bool:
-    """Sends a job to the process; returns False if that has ended."""
+  def ask(self, job: dict, time_s: float) -> dict | None:
+    """Returns the reply to a job; see reply."""
     assert self._process.stdin is not None
     try:
-      self._process.stdin.write(json.dumps(job).encode() + b"\n")
+      os.write(self._process.stdin.fileno(), json.dumps(job).encode() + b"\n")
     except BrokenPipeError:
-      return False
-    self.job, self.deadline = number, time.monotonic() + self._time_s
-    return True
+      return {}
+    return self.reply(time_s)
 
-  def replies(self) -> list[dict] | None:
-    """Returns its replies since the last call; None if it has ended."""
-    data = os.read(self.fileno(), 1 << 16)
-    *lines, self._buffer = (self._buffer + data).split(b"\n")
-    return [json.loads(line) for line in lines] if data else None
+  def reply(self, time_s: float) -> dict | None:
+    """Returns what it says next; {} if it has ended, None if it takes longer."""
+    out = self._process.stdout
+    assert out is not None
+    if not connection.wait([out], time_s):  # type: ignore[list-item]
+      return None
+    line = out.readline()
+    return json.loads(line) if line else {}
 
-  def kill(self) -> None:
-    self._process.kill()
-    self._process.wait()
-    for pipe in (self._process.stdin, self._process.stdout):
-      assert pipe is not None
-      pipe.close()
-
-
-def _run(
-  jobs: list[dict],
-  workers: list[_Worker],
-  num_workers: int,
-  start: Callable[[], _Worker],
-  progress: Callable[[int], None],
-) -> list[str]:
-  """Returns a verdict for each job, in order; `workers` keeps the running."""
-  waiting = list(reversed(range(len(jobs))))
-  verdicts: dict[int, str] = {}
-  tries: Counter[int] = Counter()
-  failed_starts = 0
-
-  def drop(worker: _Worker) -> None:
-    nonlocal failed_starts
-    workers.remove(worker)
-    worker.kill()
-    failed_starts += not worker.is_ready
-    if failed_starts == _FAILED_STARTS:
-      raise RuntimeError(
-        f"{_FAILED_STARTS} grading processes ended before they could start;"
-        " run `python -P -m prm_jax.grading.grading_worker 5 2048` to see why"
-      )
-
-  def settle(job: int, verdict: str) -> None:
-    verdicts[job] = verdict
-    progress(len(verdicts))
-
-  while len(verdicts) < len(jobs):
-    busy = sum(worker.job is not None for worker in workers)
-    while len(workers) < min(num_workers, busy + len(waiting)):
-      workers.append(start())
-    for worker in list(workers):
-      if worker.is_ready and worker.job is None and waiting:
-        if worker.give(waiting[-1], jobs[waiting[-1]]):
-          tries[waiting.pop()] += 1
-        else:
-          drop(worker)
-    for worker in _ready_to_read(workers):
-      replies = worker.replies()
-      if replies is None:  # it died; its job may not be to blame
-        if worker.job is not None and tries[worker.job] < _TRIES:
-          waiting.append(worker.job)
-        elif worker.job is not None:
-          settle(worker.job, "timeout")
-        drop(worker)
-        continue
-      for reply in replies:
-        worker.is_ready = True
-        if "verdict" in reply:
-          assert worker.job is not None
-          settle(worker.job, reply["verdict"])
-          worker.job = None
-    now = time.monotonic()
-    for worker in list(workers):
-      is_working = worker.job is not None or not worker.is_ready
-      if is_working and now >= worker.deadline:
-        if worker.job is not None:
-          settle(worker.job, "timeout")
-        drop(worker)
-  return [verdicts[job] for job in range(len(jobs))]
-
-
-def _ready_to_read(workers: Sequence[_Worker]) -> list[_Worker]:
-  """Returns the workers that replied, or died, by the next deadline."""
-  with selectors.DefaultSelector() as selector:
-    due = []
-    for worker in workers:
-      if worker.job is not None or not worker.is_ready:
-        selector.register(worker, selectors.EVENT_READ)
-        due.append(worker.deadline)
-    if not due:
-      return []
-    wait_s = max(0.0, min(due) - time.monotonic())
-    return [key.fileobj for key, _ in selector.select(wait_s)]  # type: ignore[misc]
+  def end(self) -> None:
+    limited_process.end(self._process)

@@ -26,21 +26,20 @@ from __future__ import annotations
 import fractions
 import re
 
+from prm_jax.grading import equality
+
 # --- The normal form of MATH -------------------------------------------------
 
 _WHOLE_TEXT = re.compile(r"\\text\{(.+?)\}", re.S)
-_MATH_REWRITES = tuple(
-  (re.compile(pattern), new)
-  for pattern, new in (
-    (r"\n|\\!", ""),
-    (r"\\\\", r"\\"),
-    (r"\\[td]frac", r"\\frac"),
-    (r"\\left|\\right", ""),
-    (r"\^\{\\circ\}|\^\\circ", ""),
-    (r"\\\$|\\%", ""),
-    (r"(^|[ {])\.", r"\g<1>0."),
-  )
-)
+_MATH_REWRITES = {
+  r"\n|\\!": "",
+  r"\\\\": r"\\",
+  r"\\[td]frac": r"\\frac",
+  r"\\left|\\right": "",
+  r"\^\{\\circ\}|\^\\circ": "",
+  r"\\\$|\\%": "",
+  r"(^|[ {])\.": r"\g<1>0.",
+}
 _UNIT_AT_THE_END = r"\text{ "
 _IDLE_SPACE = re.compile(r"(?<![0-9]) | (?![0-9])")
 _SHORT_SQRT = re.compile(r"\\sqrt([^{])")
@@ -53,25 +52,19 @@ def math_form(answer: str) -> str:
   text = answer.strip()
   if match := _WHOLE_TEXT.fullmatch(text):
     text = match[1].strip()
-  for pattern, new in _MATH_REWRITES:
-    text = pattern.sub(new, text)
+  text = equality.rewritten(text, _MATH_REWRITES)
   if text.count(_UNIT_AT_THE_END) == 1:
     text = text.partition(_UNIT_AT_THE_END)[0]
   name, equals, value = text.partition("=")
   if equals and "=" not in value and len(name.strip()) <= 2:
     text = value
   text = _SHORT_SQRT.sub(r"\\sqrt{\1}", _IDLE_SPACE.sub("", text))
-  text = _SHORT_FRACTION.sub(_long_fraction, text)
+  text = _SHORT_FRACTION.sub(r"\\frac{\1}{\2\3}", text)
   if text == "0.5":
     text = r"\frac{1}{2}"
   if match := _SLASHED.fullmatch(text):
     text = rf"\frac{{{int(match[1])}}}{{{int(match[2])}}}"
   return text
-
-
-def _long_fraction(match: re.Match[str]) -> str:
-  bottom = match[2] if match[3] is None else match[3]
-  return rf"\frac{{{match[1]}}}{{{bottom}}}"
 
 
 # --- The looser form ----------------------------------------------------------
@@ -80,37 +73,30 @@ _UNITS = (
   "degree|cm|centimeter|meter|mile|second|minute|hour|day|week|month|year"
   "|foot|feet|inch|yard"
 )
-_UNIT = re.compile(rf"(?:{_UNITS})(?:es)?s? *(?:\^[0-9]+)?")
-_PLAIN_REWRITES = tuple(
-  (re.compile(pattern), new)
-  for pattern, new in (
-    (r"\\%|%|\\\$|\$", ""),
-    (r" (?:or|and) ", " , "),
-    (r"trillion", "*10^12"),
-    (r"billion", "*10^9"),
-    (r"million", "*10^6"),
-    (_UNIT.pattern, ""),
-    (r"\^ *\\circ", ""),
-    (r",\\! *", ""),
-  )
-)
+_PLAIN_REWRITES = {
+  r"\\%|%|\\\$|\$": "",
+  r" (?:or|and) ": " , ",
+  r"trillion": "*10^12",
+  r"billion": "*10^9",
+  r"million": "*10^6",
+  rf"(?:{_UNITS})(?:es)?s? *(?:\^[0-9]+)?": "",
+  r"\^ *\\circ": "",
+  r",\\! *": "",
+}
 _INNER_FRACTION = re.compile(
   r"\\[td]?frac\s*(?:\{([^{}]*)\}|([0-9a-z]))\s*(?:\{([^{}]*)\}|([0-9a-z]))"
 )
 _INNER_ROOT = re.compile(
   r"\\sqrt\s*(?:\[([^][{}]*)\]\s*)?(?:\{([^{}]*)\}|([0-9a-z]))"
 )
-_SYMBOLS = tuple(
-  (re.compile(pattern), new)
-  for pattern, new in (
-    (r"\\(?:left|right|text|mbox|mathrm)(?![a-z])|\\[,;:! ]", " "),
-    (r"\\(?:cdot|times)(?![a-z])|[\u00b7\u00d7]", "*"),
-    (r"\\pi(?![a-z])|\u03c0", "pi"),
-    (r"\\infty(?![a-z])|\u221e", "inf"),
-    (r"\\cup(?![a-z])|\u222a", "U"),
-    (r"\\", ""),
-  )
-)
+_SYMBOLS = {
+  r"\\(?:left|right|text|mbox|mathrm)(?![a-z])|\\[,;:! ]": " ",
+  r"\\(?:cdot|times)(?![a-z])|[\u00b7\u00d7]": "*",
+  r"\\pi(?![a-z])|\u03c0": "pi",
+  r"\\infty(?![a-z])|\u221e": "inf",
+  r"\\cup(?![a-z])|\u222a": "U",
+  r"\\": "",
+}
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")
 
@@ -120,9 +106,7 @@ def plain_form(answer: str) -> str:
   text = answer
   if match := _WHOLE_TEXT.fullmatch(text):
     text = match[1]
-  for pattern, new in _PLAIN_REWRITES:
-    text = pattern.sub(new, text)
-  text = text.strip()
+  text = equality.rewritten(text, _PLAIN_REWRITES).strip()
   if text.startswith("{") and text.endswith("}"):
     text = text[1:-1]
   if "\\" in text:
@@ -140,9 +124,7 @@ def _formula(text: str) -> str:
     before = text
     text = _INNER_FRACTION.sub(_divided, text)
     text = _INNER_ROOT.sub(_rooted, text)
-  for pattern, new in _SYMBOLS:
-    text = pattern.sub(new, text)
-  return text.strip()
+  return equality.rewritten(text, _SYMBOLS).strip()
 
 
 def _divided(match: re.Match[str]) -> str:

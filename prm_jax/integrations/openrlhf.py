@@ -26,7 +26,7 @@ def reward_func(
   OpenRLHF logs what this raises at level INFO and goes on without a reward.
 
   Args:
-    score_texts: Scores whole responses (scoring.text_scorer).
+    score_texts: Scores whole responses (scoring.cut_and_score).
     aggregate: product, min, last or mean of the scores of a response's steps.
     problem_of: Returns the question of a prompt as the policy reads it, such as
       chats.between("<|im_start|>user\\n", "<|im_end|>"). By default it is the

@@ -9,7 +9,6 @@ token that completes the step: the first whose offset reaches the step's end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-import itertools
 import math
 from typing import Any
 
@@ -42,32 +41,6 @@ def decoder(tokenizer: Any) -> Decode:
     )
 
   return decode
-
-
-def mapping_offsets(
-  offset_mapping: Sequence[tuple[int, int]], num_chars: int
-) -> list[int]:
-  """Returns the offsets of tokens from a fast tokenizer's offset mapping.
-
-  The mapping is of the ids that the tokenizer encodes the text as. A policy may
-  have sampled the same text as other ids; compare them, or use
-  text.token_offsets.of_ids.
-
-  Args:
-    offset_mapping: The first character of each token and the one after its
-      last, (0, 0) for a special token. All tokens of a character have it.
-    num_chars: The length of the text.
-
-  Returns:
-    One offset for each token, as text.token_offsets.of_ids gives.
-  """
-  offsets, later = [0] * len(offset_mapping), num_chars
-  for i in reversed(range(len(offset_mapping))):
-    begin, end = map(int, offset_mapping[i])
-    if begin < end:
-      # A character that the next token has, too, isn't complete here.
-      offsets[i], later = min(end, later), begin
-  return list(itertools.accumulate(offsets, max))
 
 
 def place_step_rewards(
@@ -106,16 +79,9 @@ def place_step_rewards(
   num_chars = int(offsets[-1]) if offsets.size else 0
   _check_steps(spans, scores, num_chars)
   on_token: list[list[float]] = [[] for _ in offsets]
-  ends = completing_tokens(spans, offsets)
-  for i, (token, score) in enumerate(zip(ends, scores, strict=True)):
-    if score is None:
-      continue
-    if not num_chars:
-      raise errors.InputError(
-        f"spans[{i}]: no token completes a character, so the step's reward has"
-        " no place; leave out empty responses"
-      )
-    on_token[token].append(float(score))
+  for token, score in zip(completing_tokens(spans, offsets), scores):
+    if score is not None:
+      on_token[token].append(float(score))
   return [math.fsum(each) for each in on_token]
 
 
@@ -220,10 +186,13 @@ def _check_steps(
       )
     last = end
   for i, score in enumerate(scores):
-    if score is None:
-      continue
-    if not math.isfinite(score):
+    if score is not None and not math.isfinite(score):
       raise errors.InputError(
         f"scores[{i}] is {score!r}; give a finite number, or None for a step"
         " without a reward"
+      )
+    if score is not None and not num_chars:
+      raise errors.InputError(
+        f"spans[{i}]: no token completes a character, so the step's reward has"
+        " no place; leave out empty responses"
       )

@@ -34,7 +34,7 @@ def trace_advantages(
 
   Args:
     traces: The traces (verifiers.v1.Trace) of the rollouts of one problem.
-    score_texts: Scores whole responses (scoring.text_scorer).
+    score_texts: Scores whole responses (scoring.cut_and_score).
     decode: Returns the text of the policy's ids (placement.decoder).
     rewards: What the rewards of steps are, given their scores.
     process_weight: The factor of the advantages of steps.

@@ -1,8 +1,8 @@
 """Responses to the scores of their steps, and to the rewards of their tokens.
 
-  score_texts = scoring.text_scorer(prm)             a loaded model
-  score_texts = scoring.cut_and_score(score, cut)    any schema.Score
-  score_texts = scoring.each_text(score_text)        one response at a time
+  score_texts = scoring.cut_and_score(prm.score, prm.cut)    a loaded model
+  score_texts = scoring.cut_and_score(score, cut)            any schema.Score
+  score_texts = prm_jax.Client(url).score_texts              a server
   scored = scoring.score_responses(score_texts, decode, problems, ids)
   rows = [scoring.token_rewards(s, rewards=scoring.delta) for s in scored]
 
@@ -13,9 +13,8 @@ offsets always speak of the same characters.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent import futures
 import dataclasses
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
@@ -31,21 +30,6 @@ ScoreTexts = Callable[[Sequence[str], Sequence[str]], list[schema.StepScores]]
 Cut = Callable[[str, str], schema.Solution]
 # The scores of a response's steps -> their rewards, None for no reward.
 Rewards = Callable[[schema.StepScores], Sequence[float | None]]
-
-
-@runtime_checkable
-class _TextScorer(Protocol):
-  """What text_scorer needs of a model; `Scorer` has it."""
-
-  def cut(self, problem: str, text: str, /) -> schema.Solution:
-    """Returns a response as a Solution with raw_text and spans."""
-    ...
-
-  def score(
-    self, solutions: Sequence[schema.Solution], /
-  ) -> list[schema.StepScores]:
-    """Returns the scores of each solution's steps."""
-    ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,26 +48,14 @@ class ScoredResponse:
 # --- Sources of scores ------------------------------------------------------
 
 
-def text_scorer(scorer: _TextScorer) -> ScoreTexts:
-  """Returns a function that scores whole responses, many at once, by a model.
-
-  Args:
-    scorer: A model, as `prm_jax.load` returns it, whose checkpoint says how a
-      text is cut into steps.
-
-  Returns:
-    The function.
-  """
-  return cut_and_score(lambda solutions: scorer.score(solutions), scorer.cut)
-
-
 def cut_and_score(score: schema.Score, cut: Cut) -> ScoreTexts:
   """Returns a function that cuts responses into steps and scores those.
 
   Args:
     score: Scores solutions, as `prm_jax.load_score(NAME)` returns it: a
       checkpoint, a server or a function of your own.
-    cut: Cuts a response into steps, such as by_segmenter("paragraph").
+    cut: Cuts a response into steps: by_segmenter("paragraph"), or a model's
+      `cut`, if its checkpoint says how.
 
   Returns:
     The function. A response without steps has no scores, and isn't sent.
@@ -100,33 +72,6 @@ def cut_and_score(score: schema.Score, cut: Cut) -> ScoreTexts:
       row = next(rows) if solution.steps else schema.StepScores(())
       out.append(dataclasses.replace(row, spans=solution.spans))
     return out
-
-  return score_texts
-
-
-def each_text(
-  score_text: Callable[[str, str], schema.StepScores], *, at_once: int = 1
-) -> ScoreTexts:
-  """Returns a function that scores whole responses one by one.
-
-  Args:
-    score_text: Returns the scores of one response, with spans, given its
-      problem and its text: a model's `score_text`, or a client's of a server
-      that cuts texts into steps.
-    at_once: How many are scored at the same time, in threads. A server joins
-      what is asked at the same time to one batch.
-
-  Returns:
-    The function.
-  """
-
-  def score_texts(
-    problems: Sequence[str], texts: Sequence[str]
-  ) -> list[schema.StepScores]:
-    if at_once == 1:
-      return list(map(score_text, problems, texts))
-    with futures.ThreadPoolExecutor(at_once) as pool:
-      return list(pool.map(score_text, problems, texts))
 
   return score_texts
 
@@ -182,10 +127,8 @@ def delta(scores: schema.StepScores) -> list[float | None]:
   Returns:
     One reward for each step, None where the model doesn't judge it.
   """
-  out: list[float | None] = judged(scores)
-  later = 0.0
-  for i in reversed(range(len(out))):
-    score = out[i]
+  out, later = judged(scores), 0.0
+  for i, score in reversed([*enumerate(out)]):
     if score is not None:
       out[i], later = score - later, score
   return out
@@ -237,12 +180,11 @@ def score_responses(
       " response"
     )
   scores = score_texts(problems, [decode(each) for each in ids])
-  for row in scores:
-    if row.spans is None:
-      raise errors.InputError(
-        "the scores have no spans, so their steps have no place in the text;"
-        " give StepScores with spans, as cut_and_score does"
-      )
+  if any(row.spans is None for row in scores):
+    raise errors.InputError(
+      "the scores have no spans, so their steps have no place in the text;"
+      " give StepScores with spans, as cut_and_score does"
+    )
   offsets = [token_offsets.of_ids(each, decode) for each in ids]
   return list(map(ScoredResponse, scores, offsets))
 
@@ -281,8 +223,7 @@ def token_ids(ids: Any, mask: Any = None) -> list[int]:
   Raises:
     InputError: The mask isn't as long as the ids.
   """
-  if mask is None:
-    return [int(i) for i in ids]
+  mask = [True] * len(ids) if mask is None else mask
   if len(mask) != len(ids):
     raise errors.InputError(
       f"a mask of {len(mask)} places for {len(ids)} ids; give one of each id"

@@ -39,7 +39,7 @@ def with_step_rewards(
     generator_input: The GeneratorInput, whose prompts are chats.
     generator_output: The GeneratorOutput. A reward of a whole response is added
       to its last token. Tokens with loss_masks 0 are no part of the response.
-    score_texts: Scores whole responses (scoring.text_scorer).
+    score_texts: Scores whole responses (scoring.cut_and_score).
     decode: Returns the text of the policy's ids (placement.decoder).
     rewards: What the rewards of steps are, given their scores.
     process_weight: The factor of the rewards of steps.

@@ -25,6 +25,9 @@ from prm_jax.integrations import scoring
 from prm_jax.integrations import token_credit
 from prm_jax.integrations import turn_rewards
 
+# The scores of a sample's steps, and its tokens with those that it has.
+_Scored = tuple[schema.StepScores, scoring.ScoredResponse]
+
 
 def custom_rm(
   score_texts: scoring.ScoreTexts,
@@ -37,7 +40,7 @@ def custom_rm(
   """Returns a function for `--custom-rm-path`, with `--reward-key score`.
 
   Args:
-    score_texts: Scores whole responses (scoring.text_scorer).
+    score_texts: Scores whole responses (scoring.cut_and_score).
     decode: Returns the text of the policy's ids (placement.decoder).
     aggregate: product, min, last or mean of the scores of a response's steps.
     rewards: What the rewards of steps are, given their scores.
@@ -49,24 +52,13 @@ def custom_rm(
     The function. Its dict has the aggregate as `score`, and the steps.
   """
 
-  async def reward(args: Any, sample: Any, **options: Any) -> dict[str, Any]:
-    del args, options
-    import asyncio
+  def score(sample: Any, ids: Any) -> _Scored:
+    own = scoring.token_ids(ids, sample.loss_mask)
+    problems = [problem_of(sample.prompt)]
+    (one,) = scoring.score_responses(score_texts, decode, problems, [own])
+    return one.scores, one
 
-    start = len(sample.tokens) - sample.response_length
-    ids = scoring.token_ids(sample.tokens[start:], sample.loss_mask)
-    problem = problem_of(sample.prompt)
-    (one,) = await asyncio.to_thread(
-      scoring.score_responses, score_texts, decode, [problem], [ids]
-    )
-    return dict(
-      score=scoring.overall(one.scores, aggregate),
-      spans=one.scores.spans,
-      step_rewards=list(rewards(one.scores)),
-      token_offsets=one.token_offsets,
-    )
-
-  return reward
+  return _reward(score, aggregate, rewards)
 
 
 def turn_rm(
@@ -96,11 +88,7 @@ def turn_rm(
     and the turns.
   """
 
-  async def reward(args: Any, sample: Any, **options: Any) -> dict[str, Any]:
-    del args, options
-    import asyncio
-
-    ids = sample.tokens[len(sample.tokens) - sample.response_length :]
+  def score_sample(sample: Any, ids: Any) -> _Scored:
     mask = [1] * len(ids) if sample.loss_mask is None else sample.loss_mask
     prompt = sample.prompt
     prompt = problem_of(prompt) if isinstance(prompt, str) else prompt
@@ -109,15 +97,38 @@ def turn_rm(
       asked = turn_rewards.decoded(prompt, ids, mask, decode, between=between)
     else:
       asked = turn_rewards.conversation(prompt, said)
-    (scores,) = await asyncio.to_thread(
-      turn_rewards.score_turns, score, [asked]
-    )
-    one = turn_rewards.placed(scores, turn_rewards.run_lengths(mask))
-    return dict(
+    (scores,) = turn_rewards.score_turns(score, [asked])
+    return scores, turn_rewards.placed(scores, turn_rewards.run_lengths(mask))
+
+  return _reward(score_sample, aggregate, rewards, turn_rewards.metrics)
+
+
+def _reward(
+  score: Callable[[Any, Any], _Scored],
+  aggregate: str,
+  rewards: scoring.Rewards,
+  metrics: Callable[..., dict[str, float]] | None = None,
+) -> Callable[..., Coroutine[Any, Any, dict[str, Any]]]:
+  """Returns a function for `--custom-rm-path`.
+
+  Args:
+    score: Scores a sample, given it and its response's ids.
+    aggregate: How the scores become `score`.
+    rewards: What the rewards of steps are, given their scores.
+    metrics: Returns what is also logged, of a list of scores, as `prm`.
+  """
+
+  async def reward(args: Any, sample: Any, **options: Any) -> dict[str, Any]:
+    del args, options
+    import asyncio
+
+    ids = sample.tokens[len(sample.tokens) - sample.response_length :]
+    scores, one = await asyncio.to_thread(score, sample, ids)
+    more = {} if metrics is None else dict(prm=metrics([scores]))
+    return more | dict(
       score=scoring.overall(scores, aggregate),
-      prm=turn_rewards.metrics([scores]),
       spans=one.scores.spans or (),
-      step_rewards=list(rewards(one.scores)),
+      step_rewards=list(rewards(scores)),
       token_offsets=one.token_offsets,
     )
 

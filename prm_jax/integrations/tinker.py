@@ -34,7 +34,7 @@ def step_data(
     problem: The text of the question.
     prompt_ids: The ids that were sampled from.
     samples: tinker's SampledSequences: `tokens`, and `logprobs` of each.
-    score_texts: Scores whole responses (scoring.text_scorer).
+    score_texts: Scores whole responses (scoring.cut_and_score).
     decode: Returns the text of the policy's ids (placement.decoder).
     outcomes: The reward of each whole sample; None for none.
     rewards: What the rewards of steps are, given their scores.

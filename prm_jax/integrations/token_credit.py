@@ -157,10 +157,7 @@ def token_advantages(
   Raises:
     InputError: A reward has no place (placement.place_step_rewards).
   """
-  spans = scored.scores.spans or ()
-  return returns_to_go(
-    placement.place_step_rewards(spans, step_rewards, scored.token_offsets)
-  )
+  return returns_to_go(scoring.token_rewards(scored, lambda _: step_rewards))
 
 
 def normalised(

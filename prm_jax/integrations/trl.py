@@ -27,7 +27,7 @@ def reward_func(
   """Returns a reward function for `GRPOTrainer(reward_funcs=...)`.
 
   Args:
-    score_texts: Scores whole responses (scoring.text_scorer).
+    score_texts: Scores whole responses (scoring.cut_and_score).
     aggregate: product, min, last or mean of the scores of a response's steps.
     name: The name of the reward in TRL's logs.
 
@@ -104,7 +104,7 @@ def with_step_advantages(
 
   Args:
     trainer_class: trl.GRPOTrainer, or a subclass.
-    score_texts: Scores whole responses (scoring.text_scorer).
+    score_texts: Scores whole responses (scoring.cut_and_score).
     rewards: What the rewards of steps are, given their scores.
     process_weight: The factor of the advantages of steps.
 

@@ -33,7 +33,7 @@ def reward_fn(
   """Returns a function for a learner's `reward_fns`.
 
   Args:
-    score_texts: Scores whole responses (scoring.text_scorer).
+    score_texts: Scores whole responses (scoring.cut_and_score).
     aggregate: product, min, last or mean of the scores of a response's steps.
     problem_column: The data's column with the question; by default the prompt.
     name: The name of the reward in Tunix's logs.
@@ -72,7 +72,7 @@ def step_advantages(
     completion_mask: Which of them are real, [B, T].
     num_generations: The number of completions of each problem, which stand one
       after the other.
-    score_texts: Scores whole responses (scoring.text_scorer).
+    score_texts: Scores whole responses (scoring.cut_and_score).
     decode: Returns the text of the policy's ids (placement.decoder).
     rewards: What the rewards of steps are, given their scores.
 

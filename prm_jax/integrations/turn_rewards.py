@@ -104,10 +104,7 @@ def decoded(
   Raises:
     InputError: The mask isn't as long as the ids.
   """
-  if len(mask) != len(ids):
-    raise errors.InputError(
-      f"a mask of {len(mask)} places for {len(ids)} ids; give one of each id"
-    )
+  scoring.token_ids(ids, mask)  # refuses a mask of another length
   completion: list[Record] = []
   last = 0
   for start, end in _runs(mask):
@@ -208,23 +205,16 @@ def metrics(scores: Iterable[schema.StepScores]) -> dict[str, float]:
     All are 0 without turns.
   """
   rows = []
-  for each in scores:
+  for each in filter(len, scores):
     real = [x for x in scoring.judged(each) if x is not None]
     error = schema.first_error(scoring.judged(each))
-    if len(each):
-      rows.append(
-        dict(
-          turn_mean=sum(real) / max(len(real), 1),
-          turn_min=min(real, default=0.0),
-          unjudged=1 - len(real) / len(each),
-          first_error=float(len(each) if error < 0 else error),
-          num_turns=float(len(each)),
-        )
-      )
+    mean, least = sum(real) / max(len(real), 1), min(real, default=0.0)
+    num_right = len(each) if error < 0 else error
+    unjudged = 1 - len(real) / len(each)
+    rows.append((mean, least, unjudged, num_right, len(each)))
   names = ("turn_mean", "turn_min", "unjudged", "first_error", "num_turns")
-  return {
-    name: sum(row[name] for row in rows) / max(len(rows), 1) for name in names
-  }
+  columns = zip(*rows) if rows else [(0.0,)] * len(names)
+  return {name: sum(x) / len(x) for name, x in zip(names, columns)}
 
 
 # --- Tokens ------------------------------------------------------------------

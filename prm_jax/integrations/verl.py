@@ -30,7 +30,7 @@ def compute_score(
   """Returns a function for `reward.custom_reward_function`: one reward.
 
   Args:
-    score_texts: Scores whole responses (scoring.text_scorer).
+    score_texts: Scores whole responses (scoring.cut_and_score).
     aggregate: product, min, last or mean of the scores of a response's steps.
     problem_key: The field of the data's `extra_info` with the question.
 
@@ -66,7 +66,7 @@ def step_reward_manager(
   """Returns a class for `reward.reward_manager`: one reward per token.
 
   Args:
-    score_texts: Scores whole responses (scoring.text_scorer).
+    score_texts: Scores whole responses (scoring.cut_and_score).
     rewards: What the rewards of steps are, given their scores.
 
   Returns:
@@ -194,17 +194,14 @@ def check_colocated(config: Any) -> None:
     InputError: The reward model isn't colocated, or no custom reward function
       is named, without which verl doesn't ask the reward manager.
   """
-  model, function = (
-    config.reward.reward_model,
-    config.reward.custom_reward_function,
-  )
+  model = config.reward.reward_model
   if not model.enable or model.enable_resource_pool:
     raise errors.InputError(
       "verl takes rewards of tokens only from a colocated reward model; set"
       " reward.reward_model.enable=True and enable_resource_pool=False, or use"
       " compute_score, which gives one reward"
     )
-  if function.path is None:
+  if config.reward.custom_reward_function.path is None:
     raise errors.InputError(
       "without reward.custom_reward_function.path verl asks its own reward"
       " model and not the reward manager; name this file there, too"

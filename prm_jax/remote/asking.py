@@ -20,8 +20,8 @@ from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.remote import endpoint as endpoint_lib
 from prm_jax.remote import parts
 from prm_jax.remote import reply_journal
-from prm_jax.remote import workers
 from prm_jax.runtime import files
+from prm_jax.runtime import side_threads
 
 Record = dict[str, Any]
 # What is completed, with an id of its own in a call.
@@ -128,9 +128,8 @@ class Asker:
     keys = [
       _digest(p.id, parts.name_of(tag), request(p, tag)) for p, tag in items
     ]
-    records: list[Record | None] = [None] * len(items)
-    if self._journal is not None:
-      records = [self._journal.get(key) for key in keys]
+    journal = self._journal
+    records = [journal.get(key) if journal else None for key in keys]
     missing = [i for i, record in enumerate(records) if record is None]
     done = len(items) - len(missing)
     self._counts["from_journal"] += done
@@ -147,18 +146,19 @@ class Asker:
 
     def settle(i: int, record: Record) -> None:
       nonlocal done
-      if self._journal is not None:
+      if journal:
         who = dict(id=items[i][0].id, of=parts.name_of(items[i][1]))
-        self._journal.put(
-          keys[i], who | dict(model=self._endpoint.model), record
-        )
+        who["model"] = self._endpoint.model
+        journal.put(keys[i], who, record)
       records[i], done = record, done + 1
       progress(done)
 
     self._stop.clear()
-    workers.each(missing, work, settle, self._endpoint.concurrency, self._stop)
-    if self._journal is not None:
-      self._journal.sync()
+    side_threads.each(
+      missing, work, settle, self._endpoint.concurrency, self._stop
+    )
+    if journal:
+      journal.sync()
     return [record for record in records if record is not None]
 
 

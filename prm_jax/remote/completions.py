@@ -30,6 +30,7 @@ from prm_jax.text import solution_texts
 Record = dict[str, Any]
 # What is completed, with an id of its own in a call.
 Asked = TypeVar("Asked", schema.Solution, engine_lib.Request)
+_T = TypeVar("_T")
 
 
 class Client:
@@ -135,11 +136,10 @@ class Client:
     def request(prefix: schema.Solution, part: parts.Part) -> Record:
       own_seed = _seed(seed, prefix.id, *part.numbers)
       own = dict(seed=own_seed)
-      if part.before is not None:
-        own["max_tokens"] = sampling.max_tokens - part.before["num_tokens"]
-        new = part.before["written"]
+      if part.number:
+        own["max_tokens"] = sampling.max_tokens - part.record["num_tokens"]
         more = solution_texts.continued(
-          prefix, self.template.separator, new, ()
+          prefix, self.template.separator, part.record["written"], ()
         )
         prefix = dataclasses.replace(prefix, **more._asdict())
       prompt = texts.prompt(prefix, self.template, self.endpoint)
@@ -150,35 +150,20 @@ class Client:
 
     samples = [(p, n) for p in prefixes for n in range(num_samples)]
     completions = self._complete_all(
-      *(prefixes, samples, request, read),
-      self._whole(
-        sent_step, lambda _: sampling.max_tokens, self.template.begun
-      ),
-      progress,
+      *(prefixes, samples, request, read, sent_step),
+      *(lambda _: sampling.max_tokens, self.template.begun, progress),
     )
-    rest = iter(completions)
-    rows = [
-      [
-        texts.solution(prefix, next(rest), n, self.template, step)
-        for n in range(num_samples)
-      ]
-      for prefix in prefixes
+    counted = ("prompt_tokens",) if count_prompts else ()
+    solutions = [
+      texts.solution(prefix, completion, n, self.template, step, counted)
+      for (prefix, n), completion in zip(samples, completions, strict=True)
     ]
     if step is not None:
-      wrote = iter([completion["written"] for completion in completions])
       self._counts["overshot"] += sum(
-        not str(s.raw_text).endswith(next(wrote)) for row in rows for s in row
+        not str(solution.raw_text).endswith(completion["written"])
+        for solution, completion in zip(solutions, completions, strict=True)
       )
-    if not count_prompts:
-      return rows
-    counts = iter([completion["prompt_tokens"] for completion in completions])
-    return [
-      [
-        dataclasses.replace(s, extra={**s.extra, "prompt_tokens": next(counts)})
-        for s in row
-      ]
-      for row in rows
-    ]
+    return _rows(solutions, [num_samples] * len(prefixes))
 
   def complete(
     self,
@@ -229,9 +214,8 @@ class Client:
     fields = {**self.endpoint.options, "model": self.endpoint.model}
 
     def budget(asked: engine_lib.Request) -> int:
-      if asked.max_tokens is None:
-        return sampling.max_tokens
-      return min(asked.max_tokens, sampling.max_tokens)
+      most = sampling.max_tokens
+      return most if asked.max_tokens is None else min(asked.max_tokens, most)
 
     def request(asked: engine_lib.Request, part: parts.Part) -> Record:
       own = dict(
@@ -240,9 +224,9 @@ class Client:
       )
       if asked.max_tokens is not None:
         own["max_tokens"] = budget(asked)
-      if part.before is not None:
-        own["prompt"] += part.before["token_ids"]
-        own["max_tokens"] = budget(asked) - part.before["num_tokens"]
+      if part.number:
+        own["prompt"] += part.record["token_ids"]
+        own["max_tokens"] = budget(asked) - part.record["num_tokens"]
       return fields | fixed | own
 
     def read(reply: Record, sent: Record, _: parts.Part) -> Record:
@@ -253,15 +237,11 @@ class Client:
 
     samples = [(r, n) for r in requests for n in range(r.num_samples)]
     records = self._complete_all(
-      *(requests, samples, request, read),
-      self._whole(step, budget, lambda x: x.begun.text if x.begun else ""),
-      progress,
+      *(requests, samples, request, read, step, budget),
+      *(lambda x: x.begun.text if x.begun else "", progress),
     )
-    rest = iter(records)
-    return [
-      [texts.completion(next(rest), step) for _ in range(r.num_samples)]
-      for r in requests
-    ]
+    completions = [texts.completion(record, step) for record in records]
+    return _rows(completions, [r.num_samples for r in requests])
 
   def log_likelihoods(
     self,
@@ -295,8 +275,8 @@ class Client:
     records = self._asker.ask_all(prefixes, pairs, request, read, progress)
     self._counts["weighed"] += len(records)
     self._counts["prompt_tokens"] += sum(x["prompt_tokens"] for x in records)
-    rest = iter(records)
-    return [[next(rest)["log_prob"] for _ in options] for _ in prefixes]
+    values = [record["log_prob"] for record in records]
+    return _rows(values, [len(options)] * len(prefixes))
 
   # --- Requests and what is made of them --------------------------------------
 
@@ -331,50 +311,44 @@ class Client:
       fields["stop"] = stops
     return fields
 
-  def _whole(
-    self,
-    step: str | None,
-    budget: Callable[[Asked], int],
-    begun: Callable[[Asked], str],
-  ) -> parts.Whole[Asked]:
-    return parts.Whole(self.template, self.endpoint, step, budget, begun)
-
   def _complete_all(
     self,
     asked: Sequence[Asked],
     samples: Sequence[tuple[Asked, int]],
     request: Callable[[Asked, Any], Record],
     read: Callable[[Record, Record, Any], Record],
-    whole: parts.Whole[Asked],
+    step: str | None,
+    budget: Callable[[Asked], int],
+    begun: Callable[[Asked], str],
     progress: Callable[[int], None],
   ) -> list[Record]:
     """Returns the completion of each sample, up to a step's end or its own."""
 
     def ask(items: Sequence[tuple[Asked, Any]], is_first: bool) -> list[Record]:
       self._counts["continued"] += 0 if is_first else len(items)
-      tell = progress if is_first else _tell_nothing
+      tell = progress if is_first else lambda done: None
       return self._asker.ask_all(asked, items, request, read, tell)
 
+    whole = parts.Whole(self.template, self.endpoint, step, budget, begun)
     completions = parts.completed(samples, ask, whole)
     for completion in completions:
-      self._count_completion(completion)
+      finish = completion["finish_reason"]
+      self._counts.update(
+        completions=1,
+        tokens=completion["num_tokens"],
+        prompt_tokens=parts.num_read(completion),
+        empty=not completion["text"].strip(),
+        length=finish == "length",
+        content_filter=finish == "content_filter",
+        without_log_probs=completion["log_prob_mean"] is None,
+      )
     return completions
 
-  def _count_completion(self, completion: Record) -> None:
-    finish = completion["finish_reason"]
-    self._counts.update(
-      completions=1,
-      tokens=completion["num_tokens"],
-      prompt_tokens=parts.num_read(completion),
-      empty=not completion["text"].strip(),
-      length=finish == "length",
-      content_filter=finish == "content_filter",
-      without_log_probs=completion["log_prob_mean"] is None,
-    )
 
-
-def _tell_nothing(_: int) -> None:
-  """Is called with the number of continued completions."""
+def _rows(values: Sequence[_T], lengths: Sequence[int]) -> list[list[_T]]:
+  """Returns values that stand one after the other as rows of these lengths."""
+  rest = iter(values)
+  return [[next(rest) for _ in range(length)] for length in lengths]
 
 
 def _seed(seed: int, prefix_id: str, *numbers: int) -> int:

@@ -29,36 +29,29 @@ class Part:
   Args:
     sample: The number of the completion.
     number: The number of requests so far.
-    before: What they gave, None at first.
+    record: What they gave, empty at first.
   """
 
   sample: int
   number: int = 0
-  before: Record | None = None
+  record: Record = dataclasses.field(default_factory=dict)
 
   @property
   def numbers(self) -> tuple[int, ...]:
     """The completion's number, and the request's if it isn't the first."""
     return (self.sample, self.number) if self.number else (self.sample,)
 
-  @property
-  def record(self) -> Record:
-    """What the requests gave."""
-    assert self.before is not None
-    return self.before
-
   def then(self, record: Record, template: endpoint_lib.Template) -> Part:
     """Returns the completion with what one more request gave."""
-    if self.before is not None:
-      record = _joined(self.before, record, template)
+    if self.number:
+      record = _joined(self.record, record, template)
     return Part(self.sample, self.number + 1, record)
 
 
 def num_read(completion: Record) -> int:
   """Returns the tokens of the prompts of all requests for a completion."""
-  if READ_TOKENS in completion:
-    return completion[READ_TOKENS]
-  return completion["prompt_tokens"]
+  name = READ_TOKENS if READ_TOKENS in completion else "prompt_tokens"
+  return completion[name]
 
 
 def name_of(tag: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import math
 import reprlib
-from typing import Any
+from typing import Any, TypeGuard
 
 from prm_jax import client as client_lib
 from prm_jax import errors
@@ -15,16 +15,22 @@ from prm_jax.runtime import checks
 Record = dict[str, Any]
 
 
+def _unusable(what: str) -> client_lib.PassingError:
+  return client_lib.PassingError("bad_reply", what)
+
+
 def _choice(reply: Record) -> tuple[Record, int, int]:
   """Returns the one choice, and the numbers of tokens read and written."""
-  choices, usage = reply.get("choices"), reply.get("usage")
+  choices, usage = reply.get("choices"), _object(reply.get("usage"))
   if not isinstance(choices, list) or len(choices) != 1:
     number = len(choices) if isinstance(choices, list) else "no list of"
-    raise client_lib.PassingError("bad_reply", f"{number} choices instead of 1")
-  choice = choices[0]
-  if not isinstance(choice, dict):
-    raise client_lib.PassingError("bad_reply", "a choice that isn't an object")
-  return choice, _usage(usage, "prompt"), _usage(usage, "completion")
+    raise _unusable(f"{number} choices instead of 1")
+  if not isinstance(choices[0], dict):
+    raise _unusable("a choice that isn't an object")
+  read, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
+  if not (_is_count(read) and _is_count(written)):
+    raise _unusable("usage without prompt_tokens or completion_tokens")
+  return choices[0], read, written
 
 
 def _object(value: Any) -> Record:
@@ -32,11 +38,8 @@ def _object(value: Any) -> Record:
   return value if isinstance(value, dict) else {}
 
 
-def _usage(usage: Any, what: str) -> int:
-  count = _object(usage).get(f"{what}_tokens")
-  if not isinstance(count, int) or not 0 <= count <= checks.MAX_COUNT:
-    raise client_lib.PassingError("bad_reply", f"usage without {what}_tokens")
-  return count
+def _is_count(value: Any) -> TypeGuard[int]:
+  return isinstance(value, int) and 0 <= value <= checks.MAX_COUNT
 
 
 def completion(
@@ -54,9 +57,7 @@ def completion(
   text = _text(choice, endpoint)
   finish = choice.get("finish_reason")
   if finish not in ("stop", "length", "content_filter"):
-    raise client_lib.PassingError(
-      "bad_reply", f"finish_reason {reprlib.repr(finish)}"
-    )
+    raise _unusable(f"finish_reason {reprlib.repr(finish)}")
   new_text, matched = _cut(text, choice, sent, endpoint, step)
   log_probs = _token_log_probs(choice)
   return dict(
@@ -82,7 +83,7 @@ def _text(choice: Record, endpoint: endpoint_lib.Endpoint) -> str:
       f"{endpoint.url}: it put the text into the message's reasoning; start the"
       " server without a reasoning parser"
     )
-  raise client_lib.PassingError("bad_reply", "a choice without text")
+  raise _unusable("a choice without text")
 
 
 def _cut(
@@ -156,8 +157,7 @@ def token_ids(reply: Record, prompt: Sequence[int], url: str) -> Record:
     raise errors.InputError(
       f"{url}: it returns no log-probabilities of tokens; use vLLM or SGLang"
     )
-  same = prompt_tokens == len(prompt) if read is None else read == list(prompt)
-  if not same:
+  if prompt_tokens != len(prompt) if read is None else read != list(prompt):
     raise errors.InputError(
       f"{url}: it didn't read the prompt's {len(prompt)} ids but others,"
       f" {prompt_tokens} of them; take out the option that cuts or changes"
@@ -165,19 +165,14 @@ def token_ids(reply: Record, prompt: Sequence[int], url: str) -> Record:
     )
   log_probs = _token_log_probs(choice)
   if not _are_ids(ids) or len(ids) != len(log_probs):
-    raise client_lib.PassingError(
-      "bad_reply", "not a token id and a log-probability of each new token"
-    )
+    raise _unusable("not a token id and a log-probability of each new token")
   return dict(token_ids=ids, log_probs=log_probs)
 
 
 def _are_ids(values: Any) -> bool:
   """Returns whether a value is a list of ids, and not an empty one."""
-  return (
-    isinstance(values, list)
-    and bool(values)
-    and all(type(x) is int and 0 <= x <= checks.MAX_COUNT for x in values)
-  )
+  are_some = isinstance(values, list) and bool(values)
+  return are_some and all(type(x) is int and _is_count(x) for x in values)
 
 
 def _is_finite(value: Any) -> bool:

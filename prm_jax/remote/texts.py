@@ -88,6 +88,7 @@ def solution(
   sample: int,
   template: endpoint_lib.Template,
   step: str | None,
+  counted: Sequence[str] = (),
 ) -> schema.Solution:
   """Returns a prefix with its completion as a solution.
 
@@ -97,6 +98,7 @@ def solution(
     sample: The number of the completion, which the solution's id ends with.
     template: How text becomes steps.
     step: The stop string that ends a step, if it was to stop there.
+    counted: Further fields of the completion that are kept.
   """
   new, stopped = completion["written"], stopped_by(completion, step)
   spans: Sequence[schema.Span] = template.cut(new, template.begun(prefix))
@@ -108,6 +110,7 @@ def solution(
   names = ("num_tokens", "log_prob_mean", "log_prob_min", "text")
   extra = {name: completion[name] for name in names}
   extra |= dict(stopped=stopped, ended=stopped == "end")
+  extra |= {name: completion[name] for name in counted}
   return schema.Solution(
     id=f"{prefix.id}/{sample}",
     problem=prefix.problem,

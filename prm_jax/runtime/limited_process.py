@@ -9,7 +9,7 @@ once and needs little memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 import json
 import os
@@ -60,23 +60,47 @@ def started(
   Yields:
     The process; its stdout is a pipe.
   """
-  process = subprocess.Popen(
-    # -P: no module is taken from the worker's folder.
-    [sys.executable, "-P", str(worker), *map(str, arguments)],
+  # -P: no module is taken from the worker's folder.
+  command = (sys.executable, "-P", str(worker), *map(str, arguments))
+  process = popen(command, stdin, **_ONE_THREAD)
+  try:
+    yield process
+  finally:
+    end(process)
+
+
+def popen(
+  command: Sequence[str], stdin: IO[bytes] | int, **variables: str
+) -> subprocess.Popen[bytes]:
+  """Starts a process that shares nothing with this one; `end` ends it.
+
+  It is started by fork and exec: this process may have jax and its threads.
+
+  Args:
+    command: The program and its arguments.
+    stdin: The file that it reads, or subprocess.PIPE.
+    **variables: Environment variables besides this process's.
+
+  Returns:
+    The process; its stdout is a pipe.
+  """
+  return subprocess.Popen(
+    command,
     stdin=stdin,
     stdout=subprocess.PIPE,
     stderr=subprocess.DEVNULL,
     start_new_session=True,  # a terminal's Ctrl-C is the parent's
-    env=os.environ | _ONE_THREAD,
+    env=os.environ | variables,
   )
-  try:
-    yield process
-  finally:
-    process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-      if pipe is not None:
-        pipe.close()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+  """Kills a process, whatever it is doing, and closes its pipes."""
+  process.kill()
+  process.wait()
+  for pipe in (process.stdin, process.stdout):
+    if pipe is not None:
+      pipe.close()
 
 
 def how_ended(process: subprocess.Popen[bytes]) -> str:

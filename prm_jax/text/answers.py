@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Sequence
+import functools
 import re
 
 from prm_jax import schema
@@ -143,18 +144,10 @@ def extract(solution: str | Sequence[str]) -> str | None:
   text = text[start:end].rstrip()
   if ending := _END.search(text, max(0, len(text) - 40)):
     text = text[: ending.start()].rstrip()
-  marked = (
-    _from_final_line(text),
-    _from_heading(text),
-    _from_tag(text),
-    _from_box(text),
-  )
-  # Prose goes on talking ("the answer is correct"), so marks come first.
-  prose = (_from_label(text), _from_sentence(text), _from_last_line(text))
-  for places in (marked, prose):
-    known = [place for place in places if place]
-    stated = [place for place in known if not _ABOUT.match(place[1])]
-    if stated or known:
+  for finders in (_MARKED, _PROSE):
+    known = [place for find in finders if (place := find(text))]
+    if known:
+      stated = [place for place in known if not _ABOUT.match(place[1])]
       return max(stated or known)[1]
   return None
 
@@ -166,9 +159,8 @@ def ends_in_thinking(text: str) -> bool:
 
 def _after_thinking(text: str) -> schema.Span:
   """Returns the part of a text after its last thought, in characters."""
-  start = 0
-  for match in _CLOSES.finditer(text):
-    start = match.end()
+  closed = _last(_CLOSES, text)
+  start = closed.end() if closed else 0
   opened = _OPENS.search(text, start)
   return start, opened.start() if opened else len(text)
 
@@ -194,7 +186,7 @@ def _from_heading(text):
   if display := _displayed(below, 0):
     return _found(match.start(), display)
   below = _BULLET.sub("", below.split("\n\n", 1)[0], count=1)
-  stated = _from_sentence(below)
+  stated = _last_stated(_SENTENCE, below)
   return _found(match.start(), stated[1] if stated else below)
 
 
@@ -206,17 +198,7 @@ def _from_tag(text):
   return None if start < 0 else _found(start, text[start + 8 : end])
 
 
-def _from_label(text):
-  """A line or sentence `Answer: x`."""
-  return _last_stated(text, _LABEL)
-
-
-def _from_sentence(text):
-  """Math-Shepherd's `The answer is: x`, to the end of clause or sentence."""
-  return _last_stated(text, _SENTENCE)
-
-
-def _last_stated(text, pattern):
+def _last_stated(pattern, text):
   """Returns what follows the last match, of those that don't only say something."""
   about = None
   last = collections.deque(pattern.finditer(text), maxlen=_MOST_TRIES)
@@ -246,14 +228,14 @@ def _from_box(text):
   last = None
   for match in _BOX_PARTS.finditer(text):
     box = None
-    if match.group("brace"):
+    if match["brace"]:
       stack.append(match.span())
-    elif match.group("box"):
+    elif match["box"]:
       word = _BOXED_WORD.match(text, match.end())
-      box = word and (match.start(), word.group().rstrip(".,;"))
-    elif match.group() == "{":
+      box = word and (match.start(), word[0].rstrip(".,;"))
+    elif match[0] == "{":
       stack.append(None)
-    elif match.group() == "}" and stack:
+    elif match[0] == "}" and stack:
       opened = stack.pop()
       # In nested boxes the inner one closes first and started last.
       if opened and (last is None or opened[0] > last[0]):
@@ -263,11 +245,20 @@ def _from_box(text):
   return last
 
 
+# Marks, and prose, which goes on talking ("the answer is correct").
+_MARKED = (_from_final_line, _from_heading, _from_tag, _from_box)
+_PROSE = (
+  # A line or sentence `Answer: x`.
+  functools.partial(_last_stated, _LABEL),
+  # Math-Shepherd's `The answer is: x`, to the end of clause or sentence.
+  functools.partial(_last_stated, _SENTENCE),
+  _from_last_line,
+)
+
+
 def _last(pattern, text) -> re.Match[str] | None:
-  last = None
-  for match in pattern.finditer(text):
-    last = match
-  return last
+  matches = collections.deque(pattern.finditer(text), maxlen=1)
+  return matches[0] if matches else None
 
 
 def _line(text: str, start: int) -> str:
@@ -296,7 +287,7 @@ def _without_clause(line: str) -> str:
 
 
 def _found(start, answer):
-  answer = _HTML.sub(lambda match: match[2] or "", answer)
+  answer = _HTML.sub(r"\2", answer)
   for _ in range(_MOST_MARKS):
     before = answer
     answer = answer.strip().strip("*`").removesuffix(".")

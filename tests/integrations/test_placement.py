@@ -12,7 +12,6 @@ import numpy as np
 import policy_folders
 import pytest
 import recipes
-import tokenizers
 
 from prm_jax import errors
 from prm_jax.integrations import placement
@@ -171,26 +170,6 @@ def test_what_has_no_place_is_refused(spans, scores, offsets, message):
 def test_a_step_without_a_score_gets_no_reward():
   placed = placement.place_step_rewards([(0, 1), (1, 2)], [None, 0.5], [1, 2])
   assert placed == [0.0, 0.5]
-
-
-# --- Offset mappings --------------------------------------------------------
-
-
-@settings(max_examples=40)
-@given(text=TEXT)
-@example(text="a€b 🙂")
-@example(text="\ufffd  \ufffd + 4")
-def test_a_fast_tokenizers_mapping_gives_the_same_offsets(text):
-  own = tokenizer("byte_level")
-  fast = tokenizers.Tokenizer.from_str(recipes.json_of("qwen"))
-  encoded = fast.encode(text, add_special_tokens=False)
-  offsets = placement.mapping_offsets(encoded.offsets, len(text))
-  assert offsets == token_offsets.of_ids(encoded.ids, own.decode)
-
-
-def test_special_tokens_of_a_mapping_complete_nothing():
-  mapping = [(0, 0), (0, 2), (0, 0), (2, 3), (2, 3), (0, 0)]
-  assert placement.mapping_offsets(mapping, 3) == [0, 2, 2, 2, 3, 3]
 
 
 def test_a_tokenizer_of_transformers_decodes_without_special_tokens():

@@ -1,7 +1,6 @@
 """Responses are scored as the policy's own ids read, all in one call."""
 
 import math
-import threading
 import types
 
 import numpy as np
@@ -63,7 +62,7 @@ def test_delta_is_that_of_returns():
 
 
 class Model:
-  """What text_scorer needs of a Scorer."""
+  """What cut_and_score needs of a Scorer."""
 
   calls = 0
   cut = staticmethod(scoring.by_segmenter("line"))
@@ -74,31 +73,14 @@ class Model:
 
 
 def test_a_model_scores_all_texts_in_one_call_as_it_cuts_them():
-  assert issubclass(scorer_lib.Scorer, scoring._TextScorer)
+  assert callable(scorer_lib.Scorer.cut)
   model, texts = Model(), [TEXT, "", "a [0.5]"]
-  out = scoring.text_scorer(model)([scored.PROBLEM] * 3, texts)
+  score_texts = scoring.cut_and_score(model.score, model.cut)
+  out = score_texts([scored.PROBLEM] * 3, texts)
   assert out == scored.score_texts([scored.PROBLEM] * 3, texts)
   assert model.calls == 1
-  assert scoring.text_scorer(model)([scored.PROBLEM], [""])[0].scores == ()
+  assert score_texts([scored.PROBLEM], [""])[0].scores == ()
   assert model.calls == 1
-
-
-@pytest.mark.parametrize("at_once", [1, 3])
-def test_texts_that_are_scored_one_by_one_have_the_same_scores(at_once):
-  running, most, meet = [], [0], threading.Barrier(at_once, timeout=10)
-
-  def score_text(problem, text):
-    running.append(text)
-    most[0] = max(most[0], len(running))
-    meet.wait()
-    running.remove(text)
-    return scored.score_texts([problem], [text])[0]
-
-  texts = [TEXT, "", "a [0.5]"]
-  problems = [scored.PROBLEM] * 3
-  out = scoring.each_text(score_text, at_once=at_once)(problems, texts)
-  assert out == scored.score_texts(problems, texts)
-  assert most[0] == at_once
 
 
 def test_what_does_not_fit_is_refused():

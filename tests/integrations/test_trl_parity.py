@@ -127,7 +127,7 @@ def test_the_reward_that_trl_logs_is_our_score_of_its_completions(
   def score_texts(problems, texts):
     assert set(problems) == {PROBLEM}
     asked.extend(texts)
-    return scoring.text_scorer(prm)(problems, texts)
+    return scoring.cut_and_score(prm.score, prm.cut)(problems, texts)
 
   reward = adapter.reward_func(score_texts, aggregate="min")
   trainer, changed = train(trl.GRPOTrainer, policy, reward, tmp_path)
@@ -145,7 +145,7 @@ def test_the_reward_that_trl_logs_is_our_score_of_its_completions(
 
 
 def test_trls_loss_takes_our_advantages_of_tokens(prm, policy, tmp_path):
-  made, learnt, score_texts = [], [], scoring.text_scorer(prm)
+  made, learnt, score_texts = [], [], scoring.cut_and_score(prm.score, prm.cut)
 
   class Watched(adapter.with_step_advantages(trl.GRPOTrainer, score_texts)):
     def _generate_and_score_completions(self, inputs):

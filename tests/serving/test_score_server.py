@@ -97,7 +97,8 @@ def test_a_model_without_a_segmenter_reads_texts_by_the_servers(
       assert status == 400
       assert "give steps, or start the server" in reply["error"]["message"]
   expected = silent.score_text(problem, text, segmenter="line")
-  with serving(scorer_of_text=silent.cut_by("line")) as asked:
+  line = silent.cut_by("line")
+  with serving(scorer_of_text=line) as asked:
     entry = asked.post(body)[1]["data"][0]
     assert entry["segments"] == [[0, 9], [11, 16], [17, 25]]
     _near(entry["step_scores"], expected.scores)
@@ -105,8 +106,8 @@ def test_a_model_without_a_segmenter_reads_texts_by_the_servers(
     with prm_jax.Client(asked.url) as client:
       for score_texts in (
         client.score_texts,
-        scoring.each_text(client.score_text),
-        scoring.text_scorer(silent.cut_by("line")),
+        lambda problems, texts: [client.score_text(problems[0], texts[0])],
+        scoring.cut_and_score(line.score, line.cut),
       ):
         (row,) = score_texts([problem], [text])
         _near(row.scores, expected.scores)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 import queue
 import threading
-from typing import Any
+from typing import Any, TypeVar
 
-Record = dict[str, Any]
+_T = TypeVar("_T")
 
 
 def each(
   items: Sequence[int],
-  work: Callable[[int], Record],
-  settle: Callable[[int, Record], None],
+  work: Callable[[int], _T],
+  settle: Callable[[int, _T], None],
   concurrency: int,
   stop: threading.Event,
 ) -> None:
@@ -55,15 +55,15 @@ def each(
     thread.start()
   try:
     for _ in items:
-      i, record = done.get()
-      if isinstance(record, BaseException):
+      i, result = done.get()
+      if isinstance(result, BaseException):
         for thread in threads:
           thread.join()
         while not done.empty():
           i, late = done.get()
           if not isinstance(late, BaseException):
             settle(i, late)
-        raise record
-      settle(i, record)
+        raise result
+      settle(i, result)
   finally:
     stop.set()
