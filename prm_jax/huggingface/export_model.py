@@ -279,25 +279,14 @@ def _family(model: model_config.ModelConfig, source: pathlib.Path) -> str:
 
 def _architecture(family: str, kind: str, source: pathlib.Path) -> str:
   """Returns the class's name on the other side."""
-  if kind == "ProcessRewardModel" and family != "qwen2":
+  own = huggingface.FAMILIES[family].classes
+  if kind not in own:
+    able = [x.name for x in huggingface.FAMILIES.values() if kind in x.classes]
     raise errors.InputError(
-      f"{source}: qwen_prm is an architecture of qwen2, and this is {family};"
-      " train with encoding.template='token_classification'"
+      f"{source}: For{kind} is an architecture of {', '.join(able)}, and this"
+      f" is {family}; train with {heads.INSTEAD[kind]}"
     )
-  if kind == "RewardModel" and family != "qwen2":
-    raise errors.InputError(
-      f"{source}: an mlp outcome head is an architecture of qwen2, and this is"
-      f" {family}; train with model.outcome_head='linear_no_bias'"
-    )
-  if kind == "TokenClassification" and family.startswith("gemma3"):
-    raise errors.InputError(
-      f"{source}: there is no Gemma 3 for token classification to load; train"
-      " with model.step_head='tokens'"
-    )
-  causal_lm = huggingface.FAMILIES[family].causal_lm
-  if kind == "SequenceClassification" and family == "gemma3_text":
-    return "Gemma3TextForSequenceClassification"
-  return causal_lm.replace("CausalLM", kind)
+  return own[kind]
 
 
 def _facts(

@@ -43,6 +43,12 @@ TEMPLATES = {
   "TokenClassification": "token_classification",
   "value head": "skywork",
 }
+# What to train where a family has no class for such a head.
+INSTEAD = dict(
+  ProcessRewardModel="encoding.template='token_classification'",
+  TokenClassification="model.step_head='tokens'",
+  RewardModel="model.outcome_head='linear_no_bias'",
+)
 
 
 def kind_of(architecture: str, names: Collection[str]) -> str | None:

@@ -253,8 +253,7 @@ def _architecture(
     return config.architecture
   for kind, name in TASKS.items():
     if name == task:
-      causal_lm = huggingface.FAMILIES[config.family].causal_lm
-      return causal_lm.replace("CausalLM", kind)
+      return huggingface.FAMILIES[config.family].classes.get(kind, f"For{kind}")
   raise errors.InputError(
     f"{where}: task_type={task!r}: expected one of {', '.join(TASKS.values())}"
   )
