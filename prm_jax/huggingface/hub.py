@@ -11,6 +11,8 @@ import pathlib
 import re
 import shlex
 
+import huggingface_hub
+
 from prm_jax import errors
 from prm_jax.runtime import files
 
@@ -39,8 +41,8 @@ def local_folder(
       branch.
 
   Raises:
-    InputError: There is no such folder, the model can't be fetched,
-      `huggingface_hub` isn't installed, or a folder is given a revision.
+    InputError: There is no such folder, the model can't be fetched, or a folder
+      is given a revision.
   """
   folder = pathlib.Path(source)
   if not is_name(source):
@@ -80,17 +82,6 @@ def download_command(name: str, revision: str | None = None) -> str:
 
 def _fetched(name: str, revision: str | None) -> pathlib.Path:
   """Returns the folder of a model in the Hub's cache."""
-  command = download_command(name, revision)
-  folder = name.partition("/")[2]
-  try:
-    import huggingface_hub
-  except ImportError:
-    raise errors.InputError(
-      f"{name}: no such folder; a model of that name on the Hugging Face Hub is"
-      " fetched by huggingface_hub, which isn't installed: `pip install"
-      f" huggingface_hub` and give the same command again, or `{command}` and"
-      f" give {folder}"
-    ) from None
   try:
     return pathlib.Path(
       huggingface_hub.snapshot_download(
@@ -106,5 +97,5 @@ def _fetched(name: str, revision: str | None) -> pathlib.Path:
     raise errors.InputError(
       f"{name}: no such folder, and it can't be fetched from the Hugging Face"
       f" Hub: {reason[:200].rstrip('.')}; or download it elsewhere, with"
-      f" `{command}`, and give {folder}"
+      f" `{download_command(name, revision)}`, and give {name.partition('/')[2]}"
     ) from None
