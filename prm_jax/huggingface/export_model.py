@@ -284,7 +284,7 @@ def _architecture(family: str, kind: str, source: pathlib.Path) -> str:
     able = [x.name for x in huggingface.FAMILIES.values() if kind in x.classes]
     raise errors.InputError(
       f"{source}: For{kind} is an architecture of {', '.join(able)}, and this"
-      f" is {family}; train with {heads.INSTEAD[kind]}"
+      f" is {family}; train with {heads.KINDS[kind].instead}"
     )
   return own[kind]
 

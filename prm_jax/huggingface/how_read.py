@@ -79,10 +79,11 @@ def of_export(
   sampling_defaults.check(sampling, where)
   try:
     head = heads.kind_of(config.architecture, tensors.names)
-    fields = dict(heads.fields_of(head)) if head else {}
+    about = heads.KINDS[head] if head else None
+    fields = dict(about.fields) if about else {}
     kind = programs.named(str(record["program"]), where)
     if "step" not in kind.heads:
-      fields = fields if head in heads.OUTCOME_HEADS else {}
+      fields = fields if about and about.is_outcome else {}
     elif record["step_classes"] == 3:
       fields["step_classes"] = 3
     if record["step_tokens"]:
@@ -90,11 +91,7 @@ def of_export(
       fields = dict(step_head="tokens", step_tokens=tokens)
     return How(
       str(record["program"]),
-      encoding.saved_encoding(
-        # Older exports called it "reading".
-        record["encoding"] if "encoding" in record else record["reading"],
-        where,
-      ),
+      encoding.saved_encoding(record["encoding"], where),
       str(record["aggregate"]),
       head,
       fields,
@@ -157,9 +154,7 @@ def cut_by(
   )
 
 
-def _saved_segmenter(
-  record: Mapping[str, Any],
-) -> segmenters.Segmenter | None:
+def _saved_segmenter(record: Mapping[str, Any]) -> segmenters.Segmenter | None:
   """Returns the segmenter that an export of ours has saved, or None."""
   saved = record.get("segmenter")
   return None if saved is None else segmenters.from_record(saved)

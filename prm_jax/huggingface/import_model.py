@@ -125,11 +125,7 @@ def import_folder(
       f" {config.model.vocab_size} of them; copy the model's own tokenizer"
     )
   params, unused = huggingface.load_params(
-    tensors,
-    config.family,
-    config.model,
-    lm_head=how.head is None,
-    dtype=dtype,
+    tensors, config.family, config.model, lm_head=how.head is None, dtype=dtype
   )
   model = dataclasses.replace(config.model, **how.head_fields)
   used: list[str] = []

@@ -141,8 +141,7 @@ def read_config(
       )
   architecture = _architecture(config, record.get("task_type"), where)
   fields = dict(
-    lora_rank=_number(record, "r", where, int),
-    lora_alpha=_alpha(record, where),
+    lora_rank=_number(record, "r", where, int), lora_alpha=_alpha(record, where)
   )
   return dataclasses.replace(config, architecture=architecture), fields
 

@@ -51,7 +51,7 @@ def how_of(
   tokenizer = tokenizer_lib.from_folder(source)
   encoding_config = _unread(config)
   head = heads.kind_of(config.architecture, tensors.names)
-  if head in heads.OUTCOME_HEADS:
+  if head is not None and heads.KINDS[head].is_outcome:
     return _outcome(
       config, head, tokenizer, template=template, system=system, source=source
     ), tokenizer
@@ -66,7 +66,7 @@ def how_of(
   written = templates.published(name, bos=tokenizer.bos_name, system=system)
   templates.check_tokenizer(written, tokenizer)
   encoding_config = dataclasses.replace(encoding_config, template=written)
-  fields = heads.fields_of(head) if head else _signs(name, tokenizer)
+  fields = heads.KINDS[head].fields if head else _signs(name, tokenizer)
   aggregate = _AGGREGATES.get(name, "product")
   judged = _JUDGED.get(name)
   how = how_read.How("prm", encoding_config, aggregate, head, fields, judged)
@@ -127,17 +127,14 @@ def _outcome(
     )
   pad = config.raw.get("pad_token_id")
   written = outcome_chat.template(
-    source,
-    tokenizer,
-    pad=pad if isinstance(pad, int) else None,
-    system=system,
+    source, tokenizer, pad=pad if isinstance(pad, int) else None, system=system
   )
   return how_read.How(
     "orm",
     dataclasses.replace(_unread(config), template=written),
     "last",
     head,
-    heads.fields_of(head),
+    heads.KINDS[head].fields,
     # It was trained at the end of whole solutions alone.
     "last",
     segmenter=written.segmenter,
@@ -179,7 +176,7 @@ def _template_name(
   architecture: str, head: str | None, wanted: str | None, source: pathlib.Path
 ) -> str | None:
   """Returns the template's name, or None for a language model as it is."""
-  known = heads.TEMPLATES[head] if head else None
+  known = heads.KINDS[head].template if head else None
   if head is None and not architecture.endswith("ForCausalLM"):
     name = architecture or "config.json names no architecture"
     raise errors.InputError(

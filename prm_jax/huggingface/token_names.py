@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 import pathlib
 from typing import Any, TYPE_CHECKING
 
@@ -114,6 +114,23 @@ def published_ids(
     add_special_tokens=add_special_tokens,
   )
   return list(whole.ids)
+
+
+def other_ids(
+  folder: pathlib.Path, tried: Iterable[tuple[str, str, Iterable[int]]]
+) -> str | None:
+  """Returns the first text whose ids are others as published, None without one.
+
+  Args:
+    folder: The folder; without a tokenizer.json nothing is tried.
+    tried: What to call each text, the text, and the ids that we give it.
+  """
+  whole = as_published(folder)
+  if whole is not None:
+    for name, text, own in tried:
+      if published_ids(folder, whole, text) != list(own):
+        return name
+  return None
 
 
 def _added(folder: pathlib.Path) -> Iterator[str]:

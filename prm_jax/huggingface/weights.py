@@ -85,11 +85,7 @@ def load_params(
   first = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
   params = {
     row.path: _load(
-      tensors,
-      row,
-      shapes[row.path].shape,
-      places.get(row.path, first),
-      dtype,
+      tensors, row, shapes[row.path].shape, places.get(row.path, first), dtype
     )
     for row in _whole_first(table)
   }
