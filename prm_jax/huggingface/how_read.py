@@ -15,7 +15,6 @@ from prm_jax.data import encoding
 from prm_jax.data import foreign_tokenizers
 from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
-from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import import_policy
@@ -24,6 +23,7 @@ from prm_jax.runtime import foreign_files
 from prm_jax.training import program as program_lib
 from prm_jax.training import programs
 
+NATIVE = "native"
 # Beside an export of ours: how it is read.
 ENCODING_FILE = "prm_jax.json"
 
@@ -61,12 +61,12 @@ class How:
   def kind(self) -> program_lib.Kind:
     return programs.KINDS[self.program]
 
-  @property
-  def template_name(self) -> str:
-    template = self.encoding.template
-    if isinstance(template, templates.PromptTemplate):
-      return template.name
-    return ""
+
+def template_name(encoding_config: encoding.EncodingConfig) -> str:
+  """Returns the name of a saved encoding's template, NATIVE without one."""
+  template = encoding_config.template
+  assert not isinstance(template, str), "a checkpoint's is data"
+  return NATIVE if template is None else template.name
 
 
 def of_export(

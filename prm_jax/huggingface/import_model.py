@@ -48,15 +48,18 @@ class Imported:
   Args:
     family: The name of the family.
     description: What model.json holds.
+    how: How it is read, which `description` holds as plain data.
     left_out: The names of tensors that nothing reads.
-    ignored: What generation_config.json asks for that isn't done; see
-      import_policy.Policy.
+    source: The Hugging Face folder.
+    base: That of the model which an adapter in `source` adapts, or None.
   """
 
   family: str
   description: model_json.Description
+  how: how_read.How
   left_out: tuple[str, ...]
-  ignored: tuple[str, ...] = ()
+  source: pathlib.Path
+  base: pathlib.Path | None
 
 
 def import_folder(
@@ -162,7 +165,8 @@ def import_folder(
     tokenizer=tokenizer.save(target),
     aggregate=how.aggregate,
     judged=how.judged,
-    segmenter=how.segmenter or recognise.SEGMENTERS.get(how.template_name),
+    segmenter=how.segmenter
+    or recognise.SEGMENTERS.get(how_read.template_name(how.encoding)),
     sampling=how.sampling,
   )
   copy_small_files(base or source, target / ORIGIN)
@@ -174,7 +178,9 @@ def import_folder(
   saves.save_params(target, params, description)
   # The description comes last: a folder that has one is whole.
   model_json.write_description(target, description)
-  return Imported(config.family, description, tuple(left_out), how.ignored)
+  return Imported(
+    config.family, description, how, tuple(left_out), source, base
+  )
 
 
 def _adapted(

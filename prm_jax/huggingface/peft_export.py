@@ -11,6 +11,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import huggingface
+from prm_jax.huggingface import class_names
 from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import safetensors_io
 from prm_jax.huggingface import to_hf_config
@@ -74,12 +75,14 @@ def _first_other(
 
 def save(
   folder: pathlib.Path,
+  base: pathlib.Path,
+  source: pathlib.Path,
   family: str,
   model: model_config.ModelConfig,
   params: Any,
+  kind: str,
   head: Mapping[str, np.ndarray],
   *,
-  kind: str,
   base_model: str,
   dtype: str,
 ) -> None:
@@ -87,17 +90,40 @@ def save(
 
   Args:
     folder: The folder.
+    base: The Hugging Face folder of the base.
+    source: The checkpoint folder, for messages.
     family: The family of the model.
-    model: The shape of the model.
+    model: The shape of the model, with its adapters.
     params: Its parameters.
+    kind: What the model is for, as heads.tensors names it.
     head: The tensors of its head, which is kept whole.
-    kind: What the model is for, of peft_adapters.TASKS.
     base_model: The name of the base, or its folder.
     dtype: The type of the numbers.
 
   Raises:
-    InputError: A number doesn't fit the dtype, or the disk is full.
+    InputError: The model isn't the base with adapters, PEFT has no task for its
+      head or the base names its classes otherwise, the dtype isn't that of
+      training, or the disk is full.
   """
+  if dtype != "float32":
+    raise errors.InputError(
+      f"`dtype={dtype}`: adapters are exported in float32, as they were trained;"
+      " leave it out"
+    )
+  merges = "export without `base`, which merges the adapters"
+  if kind not in peft_adapters.TASKS or "v_head.summary.weight" in head:
+    raise errors.InputError(
+      f"{source}: PEFT has no task for its head; {merges}"
+    )
+  check_base(family, model, params, base, source)
+  if kind == "TokenClassification":  # no other head has several classes
+    raw = huggingface.read_config(base).raw
+    named = class_names.order(raw, len(head["score.weight"]), base)
+    if [*named] != sorted(named):
+      raise errors.InputError(
+        f"{base}: its config.json names the class of right steps first, and the"
+        f" adapter's head has it last; {merges}"
+      )
   whole = ((f"{peft_adapters.PREFIX}{name}", x) for name, x in head.items())
   safetensors_io.write_tensors(
     folder,

@@ -19,19 +19,11 @@ from prm_jax.huggingface import import_policy
 from prm_jax.huggingface import outcome_chat
 from prm_jax.runtime import foreign_files
 
-NATIVE = "native"
 # How the step scores of the published models are made one (peers' own code).
 _AGGREGATES = dict(math_shepherd="min", rlhflow="mean")
 # How their texts are cut, as their cards say; and whether all steps had labels.
 SEGMENTERS = dict(qwen_prm=segmenters.PARAGRAPH)
 _JUDGED = dict(math_shepherd="all", rlhflow="all")
-
-
-def template_name(encoding_config: encoding.EncodingConfig) -> str:
-  """Returns the name of a saved encoding's template, NATIVE without one."""
-  template = encoding_config.template
-  assert not isinstance(template, str), "a checkpoint's is data"
-  return NATIVE if template is None else template.name
 
 
 def how_of(
@@ -164,7 +156,7 @@ def _check_template(
   source: pathlib.Path,
 ) -> None:
   """Refuses to read an export of ours in another template than its own."""
-  name = template_name(encoding_config)
+  name = how_read.template_name(encoding_config)
   if wanted not in (None, name):
     raise errors.InputError(
       f"{source}: `template={wanted}` isn't how it is read:"

@@ -22,17 +22,12 @@ _MAP = "special_tokens_map.json"
 
 def read_config(folder: pathlib.Path) -> dict[str, Any]:
   """Returns a folder's tokenizer_config.json; an empty one if it has none."""
-  return _read(folder, CONFIG)
-
-
-def _read(folder: pathlib.Path, name: str) -> dict[str, Any]:
-  path = foreign_files.find(folder, name)
-  return {} if path is None else files.read_json(path)
+  return foreign_files.read_json(folder, CONFIG)
 
 
 def special(folder: pathlib.Path) -> dict[str, str]:
   """Returns the names of special tokens by their roles, as "bos_token"."""
-  record = _read(folder, _MAP) | read_config(folder)
+  record = foreign_files.read_json(folder, _MAP) | read_config(folder)
   named = {
     role: _name(token)
     for role, token in record.items()
