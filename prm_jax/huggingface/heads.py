@@ -233,15 +233,20 @@ def _as_mlp(head: Mapping[str, np.ndarray]) -> dict[str, Any]:
   """
   kernel, bias = head["kernel"], head["bias"]
   d_model, classes = kernel.shape
-  inner = np.zeros((d_model, d_model), np.float32)
-  inner_bias = np.zeros(d_model, np.float32)
-  outer = np.zeros((d_model, classes), np.float32)
-  for k in range(classes):
-    for unit, sign in ((2 * k, 1), (2 * k + 1, -1)):
-      inner[:, unit] = sign * kernel[:, k]
-      inner_bias[unit] = sign * bias[k]
-      outer[unit, k] = sign
+  unused = (0, d_model - 2 * classes)
+
+  def both(x: np.ndarray) -> np.ndarray:
+    """Returns each entry of the last axis, and after it its negative."""
+    return np.stack([x, -x], -1).reshape(*x.shape[:-1], -1)
+
+  outer = both(np.eye(classes, dtype=np.float32))
   return dict(
-    inner=dict(kernel=inner, bias=inner_bias),
-    outer=dict(kernel=outer, bias=np.zeros(classes, np.float32)),
+    inner=dict(
+      kernel=np.pad(both(kernel), [(0, 0), unused]),
+      bias=np.pad(both(bias), unused),
+    ),
+    outer=dict(
+      kernel=np.pad(outer, [(0, 0), unused]).T,
+      bias=np.zeros(classes, np.float32),
+    ),
   )

@@ -89,15 +89,18 @@ def of_export(
     if record["step_tokens"]:
       tokens = tuple(int(x) for x in record["step_tokens"])
       fields = dict(step_head="tokens", step_tokens=tokens)
+    judged, cut = record.get("judged"), record.get("segmenter")
+    if judged not in (None, *schema.JUDGED):  # older ones don't say
+      raise ValueError(f"judged is {judged!r}")
     return How(
       str(record["program"]),
       encoding.saved_encoding(record["encoding"], where),
       str(record["aggregate"]),
       head,
       fields,
-      _saved_judged(record, where),
+      judged,
       sampling,
-      segmenter=_saved_segmenter(record),
+      segmenter=None if cut is None else segmenters.from_record(cut),
     )
   except (KeyError, TypeError, ValueError) as e:
     raise _damaged(where, e) from None
@@ -152,20 +155,6 @@ def cut_by(
     f"{given}: {source} is a language model whose format training decides, so"
     " nothing cuts its texts; give `role=policy` too, or leave it out"
   )
-
-
-def _saved_segmenter(record: Mapping[str, Any]) -> segmenters.Segmenter | None:
-  """Returns the segmenter that an export of ours has saved, or None."""
-  saved = record.get("segmenter")
-  return None if saved is None else segmenters.from_record(saved)
-
-
-def _saved_judged(record: Mapping[str, Any], where: pathlib.Path) -> str | None:
-  """Returns which steps an export of ours judges; older ones don't say."""
-  judged = record.get("judged")
-  if judged not in (None, *schema.JUDGED):
-    raise _damaged(where, ValueError(f"judged is {judged!r}"))
-  return judged
 
 
 def _damaged(where: pathlib.Path, error: Exception) -> errors.InputError:

@@ -69,17 +69,6 @@ def is_name(source: files.PathLike) -> bool:
   return not path.exists() and not path.parent.exists()
 
 
-def download_command(name: str, revision: str | None = None) -> str:
-  """Returns the shell command that downloads a model into a folder ./NAME."""
-  words = ["hf", "download", name]
-  if revision is not None:
-    words += ["--revision", revision]
-  for pattern in PATTERNS:
-    words += ["--include", pattern]
-  words += ["--exclude", _SUBFOLDERS, "--local-dir", name.partition("/")[2]]
-  return shlex.join(words)
-
-
 def _fetched(name: str, revision: str | None) -> pathlib.Path:
   """Returns the folder of a model in the Hub's cache."""
   try:
@@ -94,8 +83,13 @@ def _fetched(name: str, revision: str | None) -> pathlib.Path:
   except Exception as e:  # whatever the network, the Hub or its cache raises
     # The rest of such a message is advice for users of that library.
     reason = (str(e).strip() or type(e).__name__).splitlines()[0].strip()
+    words = ["hf", "download", name]
+    words += [] if revision is None else ["--revision", revision]
+    words += [x for pattern in PATTERNS for x in ("--include", pattern)]
+    own = name.partition("/")[2]
+    words += ["--exclude", _SUBFOLDERS, "--local-dir", own]
     raise errors.InputError(
       f"{name}: no such folder, and it can't be fetched from the Hugging Face"
       f" Hub: {reason[:200].rstrip('.')}; or download it elsewhere, with"
-      f" `{download_command(name, revision)}`, and give {name.partition('/')[2]}"
+      f" `{shlex.join(words)}`, and give {own}"
     ) from None

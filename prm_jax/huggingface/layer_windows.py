@@ -43,10 +43,6 @@ def _read_all(get: Get, num_layers: int, listed: Any) -> tuple[int | None, Any]:
   return window, usual
 
 
-def _record_all(model: model_config.ModelConfig) -> dict[str, Any]:
-  return dict(sliding_window=model.window if all(model.windowed) else None)
-
-
 def _read_later(
   get: Get, num_layers: int, listed: Any
 ) -> tuple[int | None, Any]:
@@ -93,6 +89,9 @@ def _record_all_but(model: model_config.ModelConfig) -> dict[str, Any]:
 
 
 # Those of Mistral, Qwen and Gemma.
-ALL_LAYERS = Windows(_read_all, _record_all)
+ALL_LAYERS = Windows(
+  _read_all,
+  lambda x: dict(sliding_window=x.window if all(x.windowed) else None),
+)
 LATER_LAYERS = Windows(_read_later, _record_later)
 ALL_BUT_EVERY_NTH = Windows(_read_all_but, _record_all_but)

@@ -47,30 +47,21 @@ def check_base(
   plain = dataclasses.replace(model, lora_rank=0)
   same = config.family == family and to_hf_config.is_same(plain, config.model)
   other = None if same else "its config.json"
-  if other is None:
-    other = _first_other(family, plain, params, tensors)
+  if same:
+    names = (
+      name
+      for name, x in huggingface.export_tensors(family, plain, params)
+      if name not in tensors.entries
+      or tensors.entries[name].shape != x.shape
+      or not np.array_equal(tensors.read(name).astype(x.dtype), x)
+    )
+    other = next(names, None)
   if other is not None:
     raise errors.InputError(
       f"`base={base}`: {other} isn't that of {source}, in which more than the"
       " adapters was trained, or which has another base; export without `base`,"
       " which merges the adapters"
     )
-
-
-def _first_other(
-  family: str,
-  model: model_config.ModelConfig,
-  params: Any,
-  tensors: huggingface.Tensors,
-) -> str | None:
-  """Returns the name of a tensor that isn't the base's, None if all are."""
-  for name, x in huggingface.export_tensors(family, model, params):
-    entry = tensors.entries.get(name)
-    if entry is None or entry.shape != x.shape:
-      return name
-    if not np.array_equal(tensors.read(name).astype(x.dtype), x):
-      return name
-  return None
 
 
 def save(

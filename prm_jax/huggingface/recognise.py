@@ -38,7 +38,12 @@ def how_of(
     how = how_read.of_export(config, tensors, source)
     # A policy of ours may be read as a PRM, as any language model may.
     if not how.kind.writes or template is None:
-      _check_template(how.encoding, template, source)
+      name = how_read.template_name(how.encoding)
+      if template not in (None, name):
+        raise errors.InputError(
+          f"{source}: `template={template}` isn't how it is read:"
+          f" {how_read.ENCODING_FILE} says {name}; leave the option out"
+        )
       return how, how_read.tokenizer_of_export(source)
   tokenizer = tokenizer_lib.from_folder(source)
   encoding_config = _unread(config)
@@ -47,20 +52,20 @@ def how_of(
     return _outcome(
       config, head, tokenizer, template=template, system=system, source=source
     ), tokenizer
-  name = _template_name(config.architecture, head, template, source)
-  if name is None:
+  chosen = _template_name(config.architecture, head, template, source)
+  if chosen is None:
     if system is not None:
       raise errors.InputError(
         f"`system={system!r}`: only a chat has one; give `role=policy` too if it"
         " is a policy's"
       )
     return how_read.How("sft", encoding_config, "product", None, {}), tokenizer
-  written = templates.published(name, bos=tokenizer.bos_name, system=system)
+  written = templates.published(chosen, bos=tokenizer.bos_name, system=system)
   templates.check_tokenizer(written, tokenizer)
   encoding_config = dataclasses.replace(encoding_config, template=written)
-  fields = heads.KINDS[head].fields if head else _signs(name, tokenizer)
-  aggregate = _AGGREGATES.get(name, "product")
-  judged = _JUDGED.get(name)
+  fields = heads.KINDS[head].fields if head else _signs(chosen, tokenizer)
+  aggregate = _AGGREGATES.get(chosen, "product")
+  judged = _JUDGED.get(chosen)
   how = how_read.How("prm", encoding_config, aggregate, head, fields, judged)
   return how, tokenizer
 
@@ -148,20 +153,6 @@ def _prompted(how: how_read.How, policy: import_policy.Policy) -> how_read.How:
     sampling=policy.sampling,
     ignored=policy.ignored,
   )
-
-
-def _check_template(
-  encoding_config: encoding.EncodingConfig,
-  wanted: str | None,
-  source: pathlib.Path,
-) -> None:
-  """Refuses to read an export of ours in another template than its own."""
-  name = how_read.template_name(encoding_config)
-  if wanted not in (None, name):
-    raise errors.InputError(
-      f"{source}: `template={wanted}` isn't how it is read:"
-      f" {how_read.ENCODING_FILE} says {name}; leave the option out"
-    )
 
 
 def _template_name(

@@ -121,30 +121,19 @@ def _record(
     "head_dim": model.head_dim,
     family.activation: activations[model.activation],
     "rope_theta": model.rope_theta,
-    "rope_scaling": _rope_scaling_record(model),
+    "rope_scaling": None,
   }
+  if model.rope_scaling != "none":
+    fields = from_hf_config.ROPE_SCALINGS[model.rope_scaling]
+    scaled = {name: getattr(model, own) for name, (own, _) in fields.items()}
+    record["rope_scaling"] = dict(rope_type=model.rope_scaling) | scaled
   if family.scales_queries:
-    record["query_pre_attn_scalar"] = _scalar(model)
+    # transformers takes whole numbers only.
+    scale = model.query_scale
+    scalar = max(1, round(scale**-2)) if scale else model.head_dim
+    record["query_pre_attn_scalar"] = scalar
   if family.has_local_rope:
     record["rope_local_base_freq"] = model.rope_local_theta or model.rope_theta
   if family.windows is not None:
     record |= family.windows.record(model)
   return record
-
-
-def _scalar(model: model_config.ModelConfig) -> int:
-  """Returns query_pre_attn_scalar: transformers takes whole numbers only."""
-  if model.query_scale is None:
-    return model.head_dim
-  return max(1, round(model.query_scale**-2))
-
-
-def _rope_scaling_record(model: model_config.ModelConfig) -> dict | None:
-  if model.rope_scaling == "none":
-    return None
-  return dict(rope_type=model.rope_scaling) | {
-    hf_field: getattr(model, field)
-    for hf_field, (field, _) in from_hf_config.ROPE_SCALINGS[
-      model.rope_scaling
-    ].items()
-  }
