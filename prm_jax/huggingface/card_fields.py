@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
-import json
 import pathlib
 import re
 from typing import Any
+
+import huggingface_hub
 
 from prm_jax import errors
 from prm_jax.huggingface import hub
@@ -15,6 +16,10 @@ from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 
 NAME = "README.md"
+_TASKS = dict(
+  ForTokenClassification="token-classification",
+  ForSequenceClassification="text-classification",
+)
 _VALUE = re.compile(r"[A-Za-z0-9][\w./:+-]{0,199}")
 
 
@@ -107,7 +112,7 @@ def front_matter(
   kind: str | None,
   is_adapter: bool = False,
 ) -> str:
-  """Returns the YAML at the beginning of a card.
+  """Returns the YAML of a card, without its lines of dashes.
 
   Args:
     fields: Where the model comes from.
@@ -117,57 +122,33 @@ def front_matter(
     kind: process or outcome, for a reward model; None for a policy.
     is_adapter: Whether it has adapters alone, in PEFT's form.
   """
-  tags, task = ["prm_jax"], "text-generation"
+  tags = ["prm_jax"]
+  task: str | None = "text-generation"
   if kind is not None:
     own = ["prm"] if kind == "process" else []
-    tags, task = [*own, "reward-model", f"{kind}-reward-model", *tags], ""
-  for end in ("token-classification", "sequence-classification"):
-    words = "".join(word.capitalize() for word in end.split("-"))
-    if architecture.endswith(f"For{words}"):
-      task = end.replace("sequence", "text")
-  library = "peft" if is_adapter else "transformers"
-  lines = [f"library_name: {library}", *_listed("tags", tags)]
-  lines += [f"pipeline_tag: {task}"] if task else []
-  for field in ("base_model", "license", "license_name", "license_link"):
-    value = getattr(fields, field)
-    lines += [f"{field}: {value}"] if value else []
-  lines += _listed("datasets", fields.datasets)
-  lines += _measured(
-    name, metrics, task or "token-classification", fields.datasets
-  )
-  return "\n".join(["---", *lines, "---"])
-
-
-def _listed(name: str, values: Sequence[str]) -> list[str]:
-  return [f"{name}:", *(f"- {value}" for value in values)] if values else []
-
-
-def _measured(
-  model: str,
-  metrics: Mapping[str, float | None],
-  task: str,
-  datasets: Sequence[str],
-) -> list[str]:
-  """Returns the Hub's fields of metrics: their names, and their values."""
-  values = {
-    name: value
-    for name, value in sorted(metrics.items())
+    tags, task = [*own, "reward-model", f"{kind}-reward-model", *tags], None
+  for end, what in _TASKS.items():
+    task = what if architecture.endswith(end) else task
+  results = [
+    huggingface_hub.EvalResult(
+      task or "token-classification",
+      (*fields.datasets, "held-out")[0],
+      "held-out solutions of its training run",
+      metric,
+      float(f"{value:.6g}"),
+    )
+    for metric, value in sorted(metrics.items())
     if isinstance(value, float | int)
-    and name not in ("step", "time_s")
-    and re.fullmatch(r"\w+", name)
-  }
-  if not values:
-    return []
-  held_out = "  - task:\n      type: {}\n    dataset:\n      name: held-out"
-  lines = [
-    *_listed("metrics", list(values)),
-    "model-index:",
-    f"- name: {json.dumps(model, ensure_ascii=False)}",
-    "  results:",
-    f"{held_out.format(task)} solutions of its training run",
-    f"      type: {(*datasets, 'held-out')[0]}",
-    "    metrics:",
+    and metric not in ("step", "time_s")
+    and re.fullmatch(r"\w+", metric)
   ]
-  for name, value in values.items():
-    lines.append(f"    - type: {name}\n      value: {float(f'{value:.6g}')}")
-  return lines
+  data = huggingface_hub.ModelCardData(
+    library_name="peft" if is_adapter else "transformers",
+    tags=tags,
+    pipeline_tag=task,
+    metrics=[x.metric_type for x in results] or None,
+    model_name=name if results else None,
+    eval_results=results or None,
+    **{**vars(fields), "datasets": [*fields.datasets] or None},
+  )
+  return data.to_yaml()

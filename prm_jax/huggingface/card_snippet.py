@@ -2,8 +2,9 @@
 
 It reads texts as the model does, for texts without the names of control tokens.
 Two forms are enough for all templates: texts that are encoded one by one, and
-one text whose steps are found by their places in it. Whether the lines give the
-ids of the example is tried before they are written.
+one text whose steps are found by their places in it. The lines that make the ids
+are run before they are written: they give those of the example, or the card has
+none.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple
 
 from prm_jax import schema
 from prm_jax.huggingface import card_scoring
-from prm_jax.huggingface import token_names
 from prm_jax.models import model_config
 from prm_jax.text import encoding
 from prm_jax.text import policy_templates
@@ -24,13 +24,8 @@ from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
 
 _Parts = Sequence[templates.TemplatePart]
-
-
-class Read(NamedTuple):
-  """A text's ids, and where its steps are read."""
-
-  ids: list[int]
-  places: list[int]
+_LOAD = 'tokenizer = tokenizers.Tokenizer.from_file("HERE/tokenizer.json")'
+_ENCODE = "tokens = tokenizer.encode(text, add_special_tokens=False)"
 
 
 class Snippet(NamedTuple):
@@ -41,17 +36,15 @@ class Snippet(NamedTuple):
 
 
 class Form(NamedTuple):
-  """How a template is read, as lines of Python and as what they give.
+  """How a template is read, as lines of Python.
 
   Args:
-    imports: The further packages that the lines need.
+    package: The package that the lines need; "" for none.
     lines: Lines that set `ids` and `places`, given `problem` and `steps`.
-    read: What they set for a solution.
   """
 
-  imports: tuple[str, ...]
-  lines: tuple[str, ...]
-  read: Read
+  package: str
+  lines: list[str]
 
 
 def write(
@@ -77,21 +70,17 @@ def write(
     expected: How the model reads them.
     adapts: What the folder adapts, if it has adapters alone.
   """
-  form = _form(folder, encoding_config, tokenizer, example)
+  form = _form(folder, encoding_config, tokenizer)
   scoring = card_scoring.scoring(folder, architecture, model, adapts)
   if form is None or scoring is None:
     return None
-  num = len(form.read.places)
-  if form.read != Read(
-    expected.tokens.tolist(), expected.step_end[-num:].tolist()
-  ):
+  places = _places(folder, form, example, expected.tokens.tolist())
+  if not places or places != expected.step_end[-len(places) :].tolist():
     return None
-  if scoring.of_whole:
-    num = 1
-  more = [f"import {name}" for name in scoring.imports]
+  packages = {"torch", "transformers", form.package, *scoring.imports} - {""}
   code = "\n".join(
     [
-      *sorted(["import torch", "import transformers", *form.imports, *more]),
+      *(f"import {name}" for name in sorted(packages)),
       "",
       f"problem = {_literal(example.problem)}",
       "steps = [",
@@ -104,7 +93,24 @@ def write(
       "print(scores.tolist())",
     ]
   )
-  return Snippet(code, num)
+  return Snippet(code, 1 if scoring.of_whole else len(places))
+
+
+def _places(
+  folder: pathlib.Path, form: Form, example: schema.Solution, ids: list[int]
+) -> list[int]:
+  """Runs a form's lines; returns their places, none if they give other ids."""
+  imports = [f"import {form.package}"] if form.package else []
+  code = "\n".join([*imports, *form.lines])
+  here = json.dumps(f"{folder}/")[:-1]
+  names: dict[str, Any] = dict(
+    problem=example.problem, steps=list(example.steps)
+  )
+  try:
+    exec(code.replace('"HERE/', here), names)
+  except Exception:  # as of a tokenizer that lacks a character
+    return []
+  return names["places"] if names["ids"] == ids else []
 
 
 # --- From texts to ids ------------------------------------------------------
@@ -114,7 +120,6 @@ def _form(
   folder: pathlib.Path,
   encoding_config: encoding.EncodingConfig,
   tokenizer: tokenizer_lib.Tokenizer,
-  example: schema.Solution,
 ) -> Form | None:
   """Returns how the template is read; None if no form fits it."""
   template = encoding_config.template
@@ -125,41 +130,32 @@ def _form(
     step = [templates.STEP, templates.READ, separator]
     if encoding_config.score_position == "separator":
       step = [templates.STEP, separator, templates.READ]
-    return _one_by_one(opening, step, tokenizer, example)
-  published = None
-  if (folder / "tokenizer.json").is_file():
-    published = token_names.as_published(folder)
+    return _one_by_one(opening, step, tokenizer)
+  has_file = (folder / "tokenizer.json").is_file()
   if isinstance(template, policy_templates.PolicyTemplate):
-    return _one_chat(template, published, example) if published else None
+    return _one_chat(template) if has_file else None
   if templates.CUT in template.step:
-    return _one_by_one(template.opening, template.step, tokenizer, example)
-  return _one_text(template, published, example) if published else None
+    return _one_by_one(template.opening, template.step, tokenizer)
+  return _one_text(template) if has_file else None
 
 
 def _one_by_one(
-  opening: _Parts,
-  step: _Parts,
-  tokenizer: tokenizer_lib.Tokenizer,
-  example: schema.Solution,
-) -> Form | None:
+  opening: _Parts, step: _Parts, tokenizer: tokenizer_lib.Tokenizer
+) -> Form:
   """Returns the form in which each text is encoded on its own."""
   at = step.index(templates.READ)
   before, after = step[:at], step[at + 1 :]
-  ids = _ids(opening, example.problem, "", tokenizer)
-  places = []
-  for text in example.steps:
-    ids += _ids(before, "", text, tokenizer)
-    places.append(len(ids) - 1)
-    ids += _ids(after, "", text, tokenizer)
+  package, encodes = _encoder(tokenizer)
   lines = [
+    *encodes,
     f"ids, places = {_ids_code(opening, tokenizer)}, []",
     "for step in steps:",
   ]
-  if all(kind == "id" for kind, _ in _runs(after)):
-    num = 1 + len(_ids(after, "", "", tokenizer))
+  following = list(_runs(after))
+  if all(kind == "id" for kind, _ in following):
     lines += [
       f"  ids += {_ids_code((*before, *after), tokenizer)}",
-      f"  places.append(len(ids) - {num})",
+      f"  places.append(len(ids) - {1 + len(following)})",
     ]
   else:
     lines += [
@@ -167,29 +163,21 @@ def _one_by_one(
       "  places.append(len(ids) - 1)",
       f"  ids += {_ids_code(after, tokenizer)}",
     ]
-  imports, encodes = _encoder(tokenizer)
-  return Form(imports, (*encodes, *lines), Read(ids, places))
+  return Form(package, lines)
 
 
-def _encoder(
-  tokenizer: tokenizer_lib.Tokenizer,
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-  """Returns the imports and the lines that define `encode`."""
+def _encoder(tokenizer: tokenizer_lib.Tokenizer) -> tuple[str, list[str]]:
+  """Returns the package and the lines that define `encode`."""
+  package, load = "tokenizers", [_LOAD]
+  value = "tokenizer.encode(text, add_special_tokens=False).ids"
   if isinstance(tokenizer, tokenizer_lib.Bytes):
-    return (), (_def('list(text.encode("utf-8", "replace"))'),)
-  if isinstance(tokenizer, tokenizer_files.SentencePiece):
-    load = 'sentencepiece.SentencePieceProcessor("HERE/tokenizer.model")'
-    lines = (f"tokenizer = {load}", _def("tokenizer.encode(text)"))
-    return ("import sentencepiece",), lines
-  lines = (_LOAD, _def("tokenizer.encode(text, add_special_tokens=False).ids"))
-  return ("import tokenizers",), lines
-
-
-_LOAD = 'tokenizer = tokenizers.Tokenizer.from_file("HERE/tokenizer.json")'
-
-
-def _def(value: str) -> str:
-  return f"encode = lambda text: {value}"
+    package, load = "", []
+    value = 'list(text.encode("utf-8", "replace"))'
+  elif isinstance(tokenizer, tokenizer_files.SentencePiece):
+    package, value = "sentencepiece", "tokenizer.encode(text)"
+    loader = 'sentencepiece.SentencePieceProcessor("HERE/tokenizer.model")'
+    load = [f"tokenizer = {loader}"]
+  return package, [*load, f"encode = lambda text: {value}"]
 
 
 def _runs(parts: _Parts) -> Iterable[tuple[str, list[templates.TemplatePart]]]:
@@ -206,46 +194,24 @@ def _runs(parts: _Parts) -> Iterable[tuple[str, list[templates.TemplatePart]]]:
       yield "id", [part]
 
 
-def _id(
-  part: templates.TemplatePart, tokenizer: tokenizer_lib.Tokenizer
-) -> int:
-  kind, content = part
-  if kind == "id":
-    return int(content)
-  return templates.control_id("", tokenizer, content)
-
-
-def _ids(
-  parts: _Parts,
-  problem: str,
-  step: str,
-  tokenizer: tokenizer_lib.Tokenizer,
-) -> list[int]:
-  """Returns the ids that the line of `_ids_code` gives."""
-  ids: list[int] = []
-  for kind, run in _runs(parts):
-    if kind == "id":
-      ids.append(_id(run[0], tokenizer))
-    else:
-      ids += tokenizer.encode(_filled(run, problem, step))
-  return ids
-
-
 def _ids_code(parts: _Parts, tokenizer: tokenizer_lib.Tokenizer) -> str:
+  def of_id(part: templates.TemplatePart) -> str:
+    kind, content = part
+    if kind == "id":
+      return content
+    return str(templates.control_id("", tokenizer, content))
+
   return " + ".join(
-    f"[{_id(run[0], tokenizer)}]" if kind == "id" else f"encode({_code(run)})"
+    f"[{of_id(run[0])}]" if kind == "id" else f"encode({_code(run)})"
     for kind, run in _runs(parts)
   )
 
 
-def _one_text(
-  template: templates.PromptTemplate, published: Any, example: schema.Solution
-) -> Form | None:
+def _one_text(template: templates.PromptTemplate) -> Form | None:
   """Returns the form in which all is one text; controls have their names."""
   at = template.step.index(templates.READ)
   before, after = template.step[:at], template.step[at + 1 :]
   lines = []
-  steps = list(example.steps)
   if template.first_step:
     # It differs by the problem before its step.
     index = template.first_step.index(templates.PROBLEM)
@@ -256,81 +222,52 @@ def _one_text(
     ):
       return None
     lines.append(f"steps[0] = {_code((*added, ('text', '')))} + steps[0]")
-    steps[0] = _filled(added, example.problem, "") + steps[0]
-  text, ends = _filled(template.opening, example.problem, ""), []
-  for step in steps:
-    text += _filled(before, "", step)
-    ends.append(len(text))
-    text += _filled(after, "", step)
-  found = published.encode(text, add_special_tokens=False)
-  starts = [start for start, _ in found.offsets]
-  places = [max(i for i, a in enumerate(starts) if a < end) for end in ends]
   lines += [
-    f"text, ends = {_code(template.opening)}, []",
-    "for step in steps:",
-    f"  text += {_code(before)}",
-    "  ends.append(len(text))",
-    *([f"  text += {_code(after)}"] if after else []),
-    _LOAD,
-    "tokens = tokenizer.encode(text, add_special_tokens=False)",
+    *_joined(_code(template.opening), _code(before), _code(after)),
     "ids, starts = tokens.ids, [start for start, _ in tokens.offsets]",
     "places = [max(i for i, x in enumerate(starts) if x < end) for end in ends]",
   ]
-  return Form(("import tokenizers",), tuple(lines), Read(found.ids, places))
+  return Form("tokenizers", lines)
 
 
-def _one_chat(
-  template: policy_templates.PolicyTemplate,
-  published: Any,
-  example: schema.Solution,
-) -> Form | None:
+def _one_chat(template: policy_templates.PolicyTemplate) -> Form:
   """Returns the form of a policy's template, as one text."""
-  strip = ["problem = problem.strip()"] if template.strips else []
-  problem = example.problem.strip() if template.strips else example.problem
-  opening = _filled(template.opening, problem, "")
-  between = _literal(template.separator)
-  encode = "tokens = tokenizer.encode(text, add_special_tokens=False)"
+  lines = ["problem = problem.strip()"] if template.strips else []
+  opening, between = _code(template.opening), _literal(template.separator)
   if template.closing:
-    closing = _filled(template.closing, "", "")
-    text = opening + template.separator.join(example.steps) + closing
-    ids = published.encode(text, add_special_tokens=False).ids
-    lines = [
-      *strip,
-      f"text = {_code(template.opening)} + {between}.join(steps)",
-      *([f"text += {_literal(closing)}"] if closing else []),
-      *(_LOAD, encode),
+    closing = _code(template.closing)
+    lines += [
+      f"text = {opening} + {between}.join(steps)",
+      *([f"text += {closing}"] if closing != '""' else []),
+      *(_LOAD, _ENCODE),
       "ids, places = tokens.ids, [len(tokens.ids) - 1]",
     ]
-    return Form(("import tokenizers",), tuple(lines), Read(ids, [len(ids) - 1]))
-  text = opening
-  ends: list[int] = []
-  for step in example.steps:
-    text += (template.separator if ends else "") + step
-    ends.append(len(text))
-  found = published.encode(text, add_special_tokens=False)
-  stops = [stop for _, stop in found.offsets]
-  places = [min(i for i, b in enumerate(stops) if b >= end) for end in ends]
-  lines = [
-    *strip,
-    f"text, ends = {_code(template.opening)}, []",
-    "for step in steps:",
-    f"  text += ({between} if ends else '') + step",
-    "  ends.append(len(text))",
-    *(_LOAD, encode),
+    return Form("tokenizers", lines)
+  lines += [
+    *_joined(opening, f"({between} if ends else '') + step"),
     "ids, stops = tokens.ids, [stop for _, stop in tokens.offsets]",
     "places = [min(i for i, x in enumerate(stops) if x >= end) for end in ends]",
   ]
-  return Form(("import tokenizers",), tuple(lines), Read(found.ids, places))
+  return Form("tokenizers", lines)
 
 
-def _filled(parts: _Parts, problem: str, step: str) -> str:
-  """Returns the text of parts; a control has its name, and a cut nothing."""
-  texts = dict(problem=problem, step=step, cut="", read="")
-  return "".join(texts.get(kind, content) for kind, content in parts)
+def _joined(opening: str, step: str, after: str = '""') -> list[str]:
+  """Returns lines that set `tokens`, and `ends` of steps in characters."""
+  return [
+    f"text, ends = {opening}, []",
+    "for step in steps:",
+    f"  text += {step}",
+    "  ends.append(len(text))",
+    *([f"  text += {after}"] if after != '""' else []),
+    *(_LOAD, _ENCODE),
+  ]
 
 
 def _code(parts: _Parts) -> str:
-  """Returns Python whose value is the text of `_filled`."""
+  """Returns Python whose value is the text of parts.
+
+  A control has its name, and a cut nothing.
+  """
   pieces: list[str] = []
   literal = ""
   for kind, content in (*parts, ("problem", "")):

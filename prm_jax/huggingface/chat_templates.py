@@ -16,8 +16,6 @@ import pathlib
 import re
 from typing import Any
 
-import numpy as np
-
 from prm_jax import errors
 from prm_jax.huggingface import token_names
 from prm_jax.runtime import files
@@ -185,29 +183,35 @@ class Chat:
     self.check_once(opening, PROBLEM, "the problem")
     if self.system is not None:
       self.check_once(opening, SYSTEM, "a system turn")
-    texts = [self.text_of(other) for other in others]
-    strips, system = self._strips(opening, dict(zip(problems, texts)))
+    texts = [(x, "", self.text_of(y)) for x, y in zip(problems, others)]
+    strips, system = self.strips(opening, texts)
     parts = parts_of(opening, names, system)
     return parts, strips, self.end(answered, names)
 
-  def _strips(self, opening: str, texts: Mapping[str, str]) -> tuple[bool, str]:
+  def strips(
+    self,
+    opening: str,
+    written: Sequence[tuple[str, str, str]],
+    otherwise: str = "writes more than the problem where it stands",
+  ) -> tuple[bool, str]:
     """Returns whether the problem is stripped, and the system turn's text.
 
     Args:
       opening: The opening, with marks in place of problem and system turn.
-      texts: The openings of problems.
+      written: Problems, what should follow the opening, and what is written.
+      otherwise: Why the template is refused if neither explains this.
     """
     own = self.system or ""
     for strips, system in itertools.product(
       (False, True), dict.fromkeys((own, own.strip()))
     ):
-      expected = {
-        problem: filled(opening, problem.strip() if strips else problem, system)
-        for problem in texts
-      }
-      if expected == texts:
+      if all(
+        filled(opening, problem.strip() if strips else problem, system) + after
+        == text
+        for problem, after, text in written
+      ):
         return strips, system
-    raise self.refused("writes more than the problem where it stands")
+    raise self.refused(otherwise)
 
   def end(self, answered: Mapping[str, str], names: Sequence[str]) -> str:
     """Returns the name of the token that follows an assistant's turn."""
@@ -232,20 +236,35 @@ class Chat:
     answer: str | None = None,
     thinking: bool | None = None,
   ) -> dict[str, Any]:
-    """Returns the variables of a question, as transformers gives them."""
+    """Returns the variables of a question."""
     turns = [("system", system), ("user", problem), ("assistant", answer)]
+    messages = [dict(role=x, content=y) for x, y in turns if y is not None]
     switch = self.thinking if thinking is None else thinking
+    return self.variables(messages, is_begun=answer is None, thinking=switch)
+
+  def variables(
+    self,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    tools: Sequence[Mapping[str, Any]] = (),
+    is_begun: bool = False,
+    thinking: bool | None = None,
+  ) -> dict[str, Any]:
+    """Returns the variables of messages, as transformers gives them.
+
+    Args:
+      messages: The messages.
+      tools: The tools.
+      is_begun: Whether the beginning of the next turn follows.
+      thinking: `enable_thinking`; None leaves it undefined.
+    """
     return dict(
       **self.special,
-      **({} if switch is None else dict(enable_thinking=switch)),
-      messages=[
-        dict(role=role, content=content)
-        for role, content in turns
-        if content is not None
-      ],
-      tools=None,
+      **({} if thinking is None else dict(enable_thinking=thinking)),
+      messages=messages,
+      tools=list(tools) or None,
       documents=None,
-      add_generation_prompt=answer is None,
+      add_generation_prompt=is_begun,
     )
 
   def render(self, *variables: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -350,27 +369,27 @@ def _check_ids(
   whole text is encoded as transformers does it, with control tokens found in
   it; no name of one is in these problems.
   """
-  whole = token_names.as_published(folder)
   texts = [content for kind, content in template.opening if kind == "text"]
   # A system turn with the name of a control: a text to us, a control to others.
-  is_typed = any(name in text for text in texts for name in names)
-  if whole is None or is_typed:
+  if any(name in text for text in texts for name in names):
     return
-  for problem in trial_texts.PROBLEMS:
-    if any(name in problem for name in names):
-      continue
-    text = "".join(
-      (problem.strip() if template.strips else problem)
-      if kind == "problem"
-      else content
-      for kind, content in template.opening
-    )
-    ids = token_names.published_ids(folder, whole, text)
-    own = policy_templates.write_opening(template, problem, tokenizer)
-    if not np.array_equal(ids, own):
-      raise errors.InputError(
-        f"{folder}: its tokenizer encodes the parts of the chat template"
-        f" otherwise than the whole, for {problem[:20]!r}; such a tokenizer"
-        " isn't supported with controls in a prompt; name"
-        " `policy_template=plain`"
+  other = token_names.other_ids(
+    folder,
+    (
+      (
+        problem,
+        "".join(
+          x for _, x in policy_templates.opening_parts(template, problem)
+        ),
+        policy_templates.write_opening(template, problem, tokenizer),
       )
+      for problem in trial_texts.PROBLEMS
+      if not any(name in problem for name in names)
+    ),
+  )
+  if other is not None:
+    raise errors.InputError(
+      f"{folder}: its tokenizer encodes the parts of the chat template"
+      f" otherwise than the whole, for {other[:20]!r}; such a tokenizer isn't"
+      " supported with controls in a prompt; name `policy_template=plain`"
+    )

@@ -109,15 +109,12 @@ def _variables(
   *,
   is_begun: bool = False,
 ) -> dict[str, Any]:
-  """Returns the variables of a conversation, as transformers gives them."""
-  switch = {} if chat.thinking is None else dict(enable_thinking=chat.thinking)
-  return dict(
-    **chat.special,
-    **switch,
-    messages=[record_of(x, way) for x in conversation.messages],
-    tools=list(conversation.tools) or None,
-    documents=None,
-    add_generation_prompt=is_begun,
+  """Returns the variables of a conversation."""
+  return chat.variables(
+    [record_of(x, way) for x in conversation.messages],
+    tools=conversation.tools,
+    is_begun=is_begun,
+    thinking=chat.thinking,
   )
 
 

@@ -9,7 +9,7 @@ hostile texts among them, and refused unless the data write the same.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 import pathlib
 from typing import NamedTuple
@@ -389,10 +389,7 @@ class _Probe:
     )
 
   def _changed(
-    self,
-    known: Template,
-    kinds: Sequence[str],
-    tried: Sequence[_Tried],
+    self, known: Template, kinds: Sequence[str], tried: Sequence[_Tried]
   ) -> list[_Tried]:
     """Returns those whose text the template changes in one of the kinds."""
     asked = [
@@ -468,22 +465,20 @@ def _check_ids(
   names: Sequence[str],
 ) -> None:
   """Refuses a template whose text, encoded whole, has other ids than its parts."""
-  whole = token_names.as_published(chat.folder)
-  if whole is None:
-    return
-  for trial in trial_conversations.trials(_NUM_TRIALS // 4):
-    try:
-      parts = conversation_templates.parts_of(known, *trial)
-    except errors.InputError:
-      continue
-    said = "".join(x for kind, x in parts if kind == "text")
-    if any(name in said for name in names):
-      continue
-    text = "".join(content for _, content in parts)
-    ids = token_names.published_ids(chat.folder, whole, text)
-    own, _, _ = templates.write_parts("chat", parts, tokenizer)
-    if ids != own:
-      raise UnlikeError(
-        "has a tokenizer that encodes the parts of a conversation otherwise"
-        " than the whole"
-      )
+
+  def tried() -> Iterator[tuple[str, str, list[int]]]:
+    for trial in trial_conversations.trials(_NUM_TRIALS // 4):
+      try:
+        parts = conversation_templates.parts_of(known, *trial)
+      except errors.InputError:
+        continue
+      said = "".join(x for kind, x in parts if kind == "text")
+      if not any(name in said for name in names):
+        text = "".join(content for _, content in parts)
+        yield "", text, templates.write_parts("chat", parts, tokenizer)[0]
+
+  if token_names.other_ids(chat.folder, tried()) is not None:
+    raise UnlikeError(
+      "has a tokenizer that encodes the parts of a conversation otherwise than"
+      " the whole"
+    )

@@ -6,11 +6,10 @@ job beside them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import dataclasses
 import logging
 import pathlib
-from typing import Any, ClassVar, Literal, TYPE_CHECKING
+from typing import ClassVar, Literal, TYPE_CHECKING
 
 from prm_jax import errors
 from prm_jax.runtime import outputs
@@ -18,10 +17,10 @@ from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
 
 if TYPE_CHECKING:
-  from prm_jax.checkpoints import model_json
   from prm_jax.huggingface import import_model
   from prm_jax.huggingface import import_policy
   from prm_jax.huggingface import model_card
+  from prm_jax.text import policy_templates
 
 _logger = logging.getLogger(__name__)
 # The options of a policy alone.
@@ -103,12 +102,6 @@ class Import(verbs.Verb):
       InputError: The model can't be read, or fetched, or isn't supported; or
         the folder isn't new.
     """
-    return self._imported()[0]
-
-  def _imported(
-    self,
-  ) -> tuple[import_model.Imported, pathlib.Path, pathlib.Path | None]:
-    """Imports; also returns the folders of the model and of what it adapts."""
     from prm_jax.huggingface import hub
     from prm_jax.huggingface import import_model
     from prm_jax.runtime import environment
@@ -126,7 +119,7 @@ class Import(verbs.Verb):
       is_name = hub.is_name(self.base)
       name = pathlib.Path(self.base).as_posix() if is_name else None
     with environment.remove_if_refused(target):
-      imported = import_model.import_folder(
+      return import_model.import_folder(
         source,
         target,
         template=self.template,
@@ -137,7 +130,6 @@ class Import(verbs.Verb):
         name=name,
         base=base,
       )
-    return imported, source, base
 
   def _policy(self) -> import_policy.Options | None:
     """Returns how a policy is prompted; None if no policy is asked for."""
@@ -164,77 +156,57 @@ class Import(verbs.Verb):
     Raises:
       InputError: As of a call, or the model differs from transformers'.
     """
+    from prm_jax.huggingface import how_read
     from prm_jax.models import kinds
+    from prm_jax.text import policy_templates
 
-    imported, source, base = self._imported()
-    described = imported.description
-    template = described.encoding["template"]
+    imported = self()
+    program, how = imported.description.program, imported.how
+    template, policy = how.encoding.template, None
     kind = "a policy, or what a training run starts from"
-    if described.program not in kinds.POLICIES:
-      name = "native" if template is None else template["name"]
-      kind = f"{kinds.with_article(described.program)}, read as {name}"
-    elif template is not None:
-      kind = f"a policy, {_prompted(template)}"
+    if program not in kinds.POLICIES:
+      name = how_read.template_name(how.encoding)
+      kind = f"{kinds.with_article(program)}, read as {name}"
+    elif isinstance(template, policy_templates.PolicyTemplate):
+      policy, kind = template, f"a policy, {_prompted(template)}"
     _logger.info(f"{self.to}: {imported.family}, {kind}")
-    _warn_of_temperature(pathlib.Path(self.to), described)
-    if self.prompt_file is not None and not template["stop"]:
+    if policy_templates.lacks_temperature(policy, how.sampling):
+      progress.log(
+        f"{self.to}: will be sampled at temperature 1, since"
+        " generation_config.json is missing or names none; give sample, search"
+        " and label `temperature`"
+      )
+    if self.prompt_file is not None and policy and not policy.stop:
       _logger.info(
         f"{self.prompt_file}: no text of it ends a solution, because no earlier"
         " line begins as the line with {problem} does; after examples the model"
         " may write further problems: begin each example as that line begins"
       )
-    if imported.ignored:
+    if how.ignored:
       _logger.info(
-        f"{', '.join(imported.ignored)} of generation_config.json: our sampler"
+        f"{', '.join(how.ignored)} of generation_config.json: our sampler"
         " doesn't do this"
       )
     for name in imported.left_out:
       _logger.info(f"left out: {name}, which nothing reads")
     if self.verify:
-      _verify(source, pathlib.Path(self.to), base)
+      _verify(imported, pathlib.Path(self.to))
 
 
-def _warn_of_temperature(
-  folder: pathlib.Path, described: model_json.Description
-) -> None:
-  """Says the default temperature of a chat model whose folder names none."""
-  from prm_jax.huggingface import generation_config
-  from prm_jax.models import kinds
-  from prm_jax.text import encoding
-  from prm_jax.text import policy_templates
-
-  if described.program not in kinds.POLICIES:
-    return
-  template = encoding.saved_encoding(described.encoding, folder).template
-  if isinstance(
-    template, policy_templates.PolicyTemplate
-  ) and policy_templates.lacks_temperature(template, described.sampling):
-    progress.log(
-      f"{folder}: will be sampled at temperature 1, since"
-      f" {generation_config.NAME} is missing or names none; give sample, search"
-      " and label `temperature`"
-    )
-
-
-def _prompted(template: Mapping[str, Any]) -> str:
+def _prompted(template: policy_templates.PolicyTemplate) -> str:
   """Returns how a policy is prompted, what ends it and how it is cut."""
   from prm_jax.text import segmenters
 
-  ends = ", ".join(template["ends"])
-  stop = "".join(f", {text!r}" for text in template["stop"])
-  cut = segmenters.name_of(segmenters.from_record(template["segmenter"]))
+  ends = ", ".join(template.ends)
+  stop = "".join(f", {text!r}" for text in template.stop)
   return (
-    f"prompted as {template['name']}; a solution ends at {ends}{stop}; steps are"
-    f" cut by {cut}"
+    f"prompted as {template.name}; a solution ends at {ends}{stop}; steps are"
+    f" cut by {segmenters.name_of(template.segmenter)}"
   )
 
 
-def _verify(
-  source: pathlib.Path, target: pathlib.Path, base: pathlib.Path | None
-) -> None:
+def _verify(imported: import_model.Imported, target: pathlib.Path) -> None:
   """Says how far the imported model is from transformers.
-
-  base: The folder of what `source` adapts, if it is an adapter.
 
   Raises:
     InputError: It is too far, or can't be compared.
@@ -243,7 +215,7 @@ def _verify(
 
   kept = f"{target} was imported, and is kept"
   try:
-    compared = verify.compare(source, target, base)
+    compared = verify.compare(imported.source, target, imported.base)
   except errors.InputError as e:
     raise errors.InputError(f"verify: {e}; {kept}") from None
   difference = (

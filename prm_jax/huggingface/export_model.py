@@ -27,9 +27,7 @@ from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import model_card
 from prm_jax.huggingface import origin_digests
-from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import peft_export
-from prm_jax.huggingface import recognise
 from prm_jax.huggingface import rounding
 from prm_jax.models import kinds
 from prm_jax.models import lora
@@ -93,21 +91,21 @@ def export_folder(
   step = saves.chosen(source, step)
   where = pathlib.Path(source) / model_json.DESCRIPTION
   encoding_config = encoding.saved_encoding(description.encoding, where)
-  name = recognise.template_name(encoding_config)
+  name = how_read.template_name(encoding_config)
   if template not in (None, name):
     raise errors.InputError(
       f"{source}: is read as {name!r}; read as {template!r} its scores would be"
       f" others. Train with encoding.template={template!r}, or export it as"
       f" {name!r}"
     )
-  raw = _imported_config(source)
+  origin = source / import_model.ORIGIN
+  raw = foreign_files.read_json(origin, "config.json")
   imported = raw.get("dtype") or raw.get("torch_dtype") or "float32"
   if base is not None:
     dtype = dtype or "float32"
   checks.check_choice("dtype", dtype or imported, huggingface.DTYPES)
   fields = card_fields.merged(
-    card or card_fields.Fields(),
-    card_fields.fields_of(source / import_model.ORIGIN, raw),
+    card or card_fields.Fields(), card_fields.fields_of(origin, raw)
   )
   saved = parameters.load_params(source, description, step=step, dtype=None)
   model, params = lora.merge(description.model, saved)
@@ -128,7 +126,7 @@ def export_folder(
   program = kinds.KINDS[description.program]
   kind, head = heads.tensors(program, name, model, params, source)
   architecture = _architecture(family, kind, source)
-  more = _labels(kind, head, raw)
+  more, adapts = _labels(kind, head, raw), None
   if base is None:
     trunk = huggingface.export_tensors(family, model, params)
     huggingface.save(
@@ -142,89 +140,42 @@ def export_folder(
       extra=raw | more,
     )
   else:
-    _save_adapters(
-      *(source, target, base, family, description.model, saved),
-      *(kind, head, dtype, fields.base_model or base.as_posix()),
+    base_model = fields.base_model or "BASE"
+    adapts = card_scoring.Adapts(base_model, more.get("num_labels", 0))
+    peft_export.save(
+      *(target, base, source, family, description.model, saved, kind, head),
+      base_model=fields.base_model or base.as_posix(),
+      dtype=dtype,
     )
   _write_encoding(source, target, description, tokenizer)
-  facts = _facts(
-    source,
-    target,
-    description,
-    encoding_config,
-    step=step,
-    scored=(model, params, tokenizer),
-    template=name,
+  config, metrics = model_card.facts_of_run(source, step)
+  facts = model_card.Facts(
+    name=target.name,
     architecture=architecture,
+    template=name,
     dtype=dtype,
+    aggregate=description.aggregate,
+    parts={},
+    example=None,
+    snippet=None,
+    is_outcome=program.heads == ("outcome",),
+    config=config,
+    metrics=metrics,
     fields=fields,
-    num_labels=more.get("num_labels", 0) if base is not None else None,
-    moved=moved,
+    is_adapter=base is not None,
+    judged=description.judged or program.judged,
+    rounding=moved,
   )
+  if not program.writes:
+    plain = dataclasses.replace(model, compute_dtype="float32")
+    scorer = scorer_lib.Scorer(
+      *(description.program, plain, params, tokenizer, encoding_config),
+      judged=facts.judged,
+    )
+    facts = _with_example(facts, target, scorer, adapts)
   with files.replacing(target / _CARD) as f:
     f.write(model_card.write(facts))
   return facts
-
-
-def _imported_config(source: pathlib.Path) -> dict[str, Any]:
-  """Returns the config.json that was imported; an empty one if none was."""
-  path = foreign_files.find(source / import_model.ORIGIN, "config.json")
-  return {} if path is None else files.read_json(path)
-
-
-def _save_adapters(
-  source: pathlib.Path,
-  target: pathlib.Path,
-  base: pathlib.Path,
-  family: str,
-  model: model_config.ModelConfig,
-  params: Any,
-  kind: str,
-  head: dict[str, Any],
-  dtype: str,
-  base_model: str,
-) -> None:
-  """Writes adapters and head in PEFT's form.
-
-  Raises:
-    InputError: The model isn't the base with adapters, PEFT has no task for its
-      head or the base names its classes otherwise, or the dtype isn't that of
-      training.
-  """
-  if dtype != "float32":
-    raise errors.InputError(
-      f"`dtype={dtype}`: adapters are exported in float32, as they were trained;"
-      " leave it out"
-    )
-  if kind not in peft_adapters.TASKS or "v_head.summary.weight" in head:
-    raise errors.InputError(
-      f"{source}: PEFT has no task for its head; export without `base`, which"
-      " merges the adapters"
-    )
-  peft_export.check_base(family, model, params, base, source)
-  if kind == "TokenClassification":  # no other head has several classes
-    _check_classes(base, len(head["score.weight"]))
-  peft_export.save(
-    target,
-    family,
-    model,
-    params,
-    head,
-    kind=kind,
-    base_model=base_model,
-    dtype=dtype,
-  )
-
-
-def _check_classes(base: pathlib.Path, num: int) -> None:
-  """Refuses a base that names its classes in another order than ours."""
-  named = class_names.order(huggingface.read_config(base).raw, num, base)
-  if [*named] != sorted(named):
-    raise errors.InputError(
-      f"{base}: its config.json names the class of right steps first, and the"
-      " adapter's head has it last; export without `base`, which merges the"
-      " adapters"
-    )
 
 
 def _labels(
@@ -280,98 +231,51 @@ def _family(model: model_config.ModelConfig, source: pathlib.Path) -> str:
 
 def _architecture(family: str, kind: str, source: pathlib.Path) -> str:
   """Returns the class's name on the other side."""
-  if kind == "ProcessRewardModel" and family != "qwen2":
+  own = huggingface.FAMILIES[family].classes
+  if kind not in own:
+    able = [x.name for x in huggingface.FAMILIES.values() if kind in x.classes]
     raise errors.InputError(
-      f"{source}: qwen_prm is an architecture of qwen2, and this is {family};"
-      " train with encoding.template='token_classification'"
+      f"{source}: For{kind} is an architecture of {', '.join(able)}, and this"
+      f" is {family}; train with {heads.KINDS[kind].instead}"
     )
-  if kind == "RewardModel" and family != "qwen2":
-    raise errors.InputError(
-      f"{source}: an mlp outcome head is an architecture of qwen2, and this is"
-      f" {family}; train with model.outcome_head='linear_no_bias'"
-    )
-  if kind == "TokenClassification" and family.startswith("gemma3"):
-    raise errors.InputError(
-      f"{source}: there is no Gemma 3 for token classification to load; train"
-      " with model.step_head='tokens'"
-    )
-  causal_lm = huggingface.FAMILIES[family].causal_lm
-  if kind == "SequenceClassification" and family == "gemma3_text":
-    return "Gemma3TextForSequenceClassification"
-  return causal_lm.replace("CausalLM", kind)
+  return own[kind]
 
 
-def _facts(
-  source: pathlib.Path,
-  target: pathlib.Path,
-  description: model_json.Description,
-  encoding_config: encoding.EncodingConfig,
-  *,
-  step: int,
-  scored: tuple[model_config.ModelConfig, Any, tokenizer_lib.Tokenizer],
-  template: str,
-  architecture: str,
-  dtype: str,
-  fields: card_fields.Fields,
-  num_labels: int | None,
-  moved: tuple[rounding.Moved, ...],
+def _with_example(
+  facts: model_card.Facts,
+  folder: pathlib.Path,
+  scorer: scorer_lib.Scorer,
+  adapts: card_scoring.Adapts | None,
 ) -> model_card.Facts:
-  """Returns what the card says, its example scored by the exported numbers."""
-  model, params, tokenizer = scored
-  example, snippet, parts = None, None, {}
-  strips, thinking, refuses = False, tuple[str, ...](), tuple[str, ...]()
-  judged = description.judged or kinds.KINDS[description.program].judged
-  if not kinds.KINDS[description.program].writes:
-    unlimited = dataclasses.replace(encoding_config, max_tokens=None)
-    solution = model_card.EXAMPLE
-    encoded = encoding.encode_solution(solution, tokenizer, unlimited)
-    assert encoded is not None
-    plain = dataclasses.replace(model, compute_dtype="float32")
-    scorer = scorer_lib.Scorer(
-      *(description.program, plain, params, tokenizer, encoding_config),
-      judged=judged,
-    )
-    scored_example = scorer.score(solution.problem, solution.steps)
-    example = model_card.Example(
+  """Returns what the card says with an example, scored by exported numbers."""
+  solution, tokenizer = model_card.EXAMPLE, scorer.tokenizer
+  unlimited = dataclasses.replace(scorer.encoding, max_tokens=None)
+  encoded = encoding.encode_solution(solution, tokenizer, unlimited)
+  assert encoded is not None, "there is no limit that it could exceed"
+  scored = scorer.score(solution.problem, solution.steps)
+  facts = dataclasses.replace(
+    facts,
+    example=model_card.Example(
       encoded.tokens.tolist(),
       encoded.step_end.tolist(),
-      list(scored_example.scores),
-      list(scored_example.judged),
-    )
-    snippet = card_snippet.write(
-      *(target, architecture, model, encoding_config, tokenizer),
+      list(scored.scores),
+      list(scored.judged),
+    ),
+    snippet=card_snippet.write(
+      *(folder, facts.architecture, scorer.config, scorer.encoding, tokenizer),
       *(solution, encoded),
-      adapts=None
-      if num_labels is None
-      else card_scoring.Adapts(fields.base_model or "BASE", num_labels),
-    )
-    own = encoding_config.template or _native(tokenizer, encoding_config)
-    assert not isinstance(own, str), "a checkpoint's template is data"
-    if isinstance(own, policy_templates.PolicyTemplate):
-      strips, thinking, refuses = own.strips, own.thinking, own.refuses
-      own = _as_parts(own)
-    parts = dataclasses.asdict(own)
-  config, metrics = model_card.facts_of_run(source, step)
-  return model_card.Facts(
-    name=target.name,
-    architecture=architecture,
-    template=template,
-    dtype=dtype,
-    aggregate=description.aggregate,
-    parts={part: parts[part] for part in templates.PARTS if parts},
-    example=example,
-    snippet=snippet,
-    is_outcome=kinds.KINDS[description.program].heads == ("outcome",),
-    config=config,
-    metrics=metrics,
-    fields=fields,
-    is_adapter=num_labels is not None,
-    judged=judged,
-    strips=strips,
-    thinking=thinking,
-    refuses=refuses,
-    rounding=moved,
+      adapts=adapts,
+    ),
   )
+  own = scorer.encoding.template or _native(tokenizer, scorer.encoding)
+  assert not isinstance(own, str), "a checkpoint's template is data"
+  if isinstance(own, policy_templates.PolicyTemplate):
+    facts = dataclasses.replace(
+      facts, strips=own.strips, thinking=own.thinking, refuses=own.refuses
+    )
+    own = _as_parts(own)
+  parts = {part: getattr(own, part) for part in templates.PARTS}
+  return dataclasses.replace(facts, parts=parts)
 
 
 def _as_parts(
@@ -403,5 +307,5 @@ def _native(
   if encoding_config.score_position == "separator":
     step = (templates.STEP, separator, templates.READ)
   opening = (control("bos"), templates.PROBLEM, separator)
-  name = recognise.NATIVE
+  name = how_read.NATIVE
   return templates.PromptTemplate(name, opening, step, (control("eos"),))

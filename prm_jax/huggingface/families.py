@@ -1,15 +1,17 @@
-"""The families of decoders: the names of their tensors, and their defaults.
+"""The families of decoders: all in which published models differ.
 
 A family is what config.json calls model_type. The defaults that its class in
 transformers has for fields missing in config.json are here, too: released
-checkpoints rely on them.
+checkpoints rely on them. No other module compares a family's name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+import types
 from typing import Any, NamedTuple
 
+from prm_jax.huggingface import layer_windows
 from prm_jax.models import model_config
 
 
@@ -72,20 +74,58 @@ _QK_NORMS = (
 _QKV_BIASES = (_bias("query"), _bias("key"), _bias("value"))
 
 
+# The fields of config.json that all of them have: ours, and their types.
+_FIELDS: Mapping[str, tuple[Any, ...]] = dict(
+  vocab_size=("vocab_size", int),
+  hidden_size=("d_model", int),
+  intermediate_size=("d_ff", int),
+  num_hidden_layers=("num_layers", int),
+  num_attention_heads=("num_heads", int),
+  rms_norm_eps=("norm_epsilon", float),
+  tie_word_embeddings=("tie_embedding", bool),
+)
+_FINAL_CAP = dict(
+  final_logit_softcapping=("final_softcap", float, types.NoneType)
+)
+_ATTENTION_CAP = dict(
+  attn_logit_softcapping=("attention_softcap", float, types.NoneType)
+)
+
+
 class Family(NamedTuple):
   """A family of published models.
 
   Args:
-    causal_lm: The name of its class with an LM head.
+    name: What config.json calls model_type.
+    classes: What a model is for, as heads.tensors names it -> its class.
+    defaults: The values of fields that config.json may lack.
     rows: Its tensors.
     fixed: The fields of its ModelConfig that never change.
-    defaults: The values of fields that config.json may lack.
+    fields: Fields of config.json -> those of ModelConfig, and their types.
+    refused: Fields of config.json that change what is computed -> the values
+      with which ours is the same.
+    activation: The field of config.json that names the MLP's activation.
+    windows: How config.json says which layers have a window; None has none.
+    scales_queries: Whether config.json has query_pre_attn_scalar.
+    has_local_rope: Whether the layers with a window have a RoPE of their own.
   """
 
-  causal_lm: str
-  rows: tuple[Row, ...]
-  fixed: Mapping[str, Any]
+  name: str
+  classes: Mapping[str, str]
   defaults: Mapping[str, Any]
+  rows: tuple[Row, ...] = _TRUNK + _TWO_NORMS
+  fixed: Mapping[str, Any] = {}
+  fields: Mapping[str, tuple[Any, ...]] = _FIELDS
+  refused: Mapping[str, tuple[Any, ...]] = {}
+  activation: str = "hidden_act"
+  windows: layer_windows.Windows | None = None
+  scales_queries: bool = False
+  has_local_rope: bool = False
+
+
+def _classes(name: str, *more: str) -> dict[str, str]:
+  usual = ("CausalLM", "TokenClassification", "SequenceClassification")
+  return {kind: f"{name}For{kind}" for kind in (*usual, *more)}
 
 
 _DEFAULTS = dict(
@@ -114,41 +154,53 @@ _GEMMA = dict(
 )
 _AS_GEMMA = dict(scale_embedding=True, norm_offset=True, post_norms=True)
 
-FAMILIES: Mapping[str, Family] = {
-  "llama": Family("LlamaForCausalLM", _TRUNK + _TWO_NORMS, {}, _DEFAULTS),
-  "mistral": Family(
-    "MistralForCausalLM",
-    _TRUNK + _TWO_NORMS,
-    {},
+_ALL = (
+  Family("llama", _classes("Llama"), _DEFAULTS),
+  Family(
+    "mistral",
+    _classes("Mistral"),
     dict(_DEFAULTS, num_key_value_heads=8, sliding_window=4096),
+    windows=layer_windows.ALL_LAYERS,
   ),
-  "qwen2": Family(
-    "Qwen2ForCausalLM",
-    _TRUNK + _TWO_NORMS + _QKV_BIASES,
-    dict(qkv_bias=True),
+  Family(
+    "qwen2",
+    _classes("Qwen2", "ProcessRewardModel", "RewardModel"),
     _QWEN,
+    rows=_TRUNK + _TWO_NORMS + _QKV_BIASES,
+    fixed=dict(qkv_bias=True),
+    windows=layer_windows.LATER_LAYERS,
   ),
-  "qwen3": Family(
-    "Qwen3ForCausalLM",
-    _TRUNK + _TWO_NORMS + _QK_NORMS,
-    dict(qk_norm=True),
+  Family(
+    "qwen3",
+    _classes("Qwen3"),
     dict(_QWEN, head_dim=128),
+    rows=_TRUNK + _TWO_NORMS + _QK_NORMS,
+    fixed=dict(qk_norm=True),
+    windows=layer_windows.LATER_LAYERS,
   ),
-  "gemma2": Family(
-    "Gemma2ForCausalLM",
-    _TRUNK + _FOUR_NORMS,
-    _AS_GEMMA,
+  Family(
+    "gemma2",
+    _classes("Gemma2"),
     dict(
       _GEMMA,
       attn_logit_softcapping=50.0,
       final_logit_softcapping=30.0,
       sliding_window_pattern=2,
     ),
+    rows=_TRUNK + _FOUR_NORMS,
+    fixed=_AS_GEMMA,
+    fields={**_FIELDS, **_FINAL_CAP, **_ATTENTION_CAP},
+    activation="hidden_activation",
+    windows=layer_windows.ALL_BUT_EVERY_NTH,
+    scales_queries=True,
   ),
-  "gemma3_text": Family(
-    "Gemma3ForCausalLM",
-    _TRUNK + _FOUR_NORMS + _QK_NORMS,
-    dict(_AS_GEMMA, qk_norm=True),
+  Family(
+    "gemma3_text",
+    # It has no class for token classification.
+    dict(
+      CausalLM="Gemma3ForCausalLM",
+      SequenceClassification="Gemma3TextForSequenceClassification",
+    ),
     dict(
       _GEMMA,
       final_logit_softcapping=None,
@@ -156,8 +208,18 @@ FAMILIES: Mapping[str, Family] = {
       rope_local_base_freq=10_000.0,
       sliding_window_pattern=6,
     ),
+    rows=_TRUNK + _FOUR_NORMS + _QK_NORMS,
+    fixed=dict(_AS_GEMMA, qk_norm=True),
+    fields={**_FIELDS, **_FINAL_CAP},
+    # transformers reads the field and doesn't use it.
+    refused=dict(attn_logit_softcapping=(None,)),
+    activation="hidden_activation",
+    windows=layer_windows.ALL_BUT_EVERY_NTH,
+    scales_queries=True,
+    has_local_rope=True,
   ),
-}
+)
+FAMILIES: Mapping[str, Family] = {family.name: family for family in _ALL}
 
 # Old checkpoints of Llama hold what follows from config.json.
 IGNORED = ("model.layers.{}.self_attn.rotary_emb.inv_freq",)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
+import types
 from typing import Any
 
 from prm_jax import errors
 from prm_jax.huggingface import families
+from prm_jax.huggingface import layer_windows
 from prm_jax.models import model_config
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
@@ -89,27 +91,30 @@ def read_config(folder: files.PathLike) -> Source:
 
 
 def _source(raw: Mapping[str, Any]) -> Source:
-  family = raw.get("model_type")
-  if not isinstance(family, str) or family not in families.FAMILIES:
+  name = raw.get("model_type")
+  if not isinstance(name, str) or name not in families.FAMILIES:
     raise errors.InputError(
-      f"model_type={family!r}: can be imported are {', '.join(families.FAMILIES)}"
+      f"model_type={name!r}: can be imported are {', '.join(families.FAMILIES)}"
     )
-  for name, allowed in _REFUSED.items():
-    if raw.get(name) not in allowed:
-      value = " ".join(repr(raw[name]).split())
+  family = families.FAMILIES[name]
+  for field, allowed in {**_REFUSED, **family.refused}.items():
+    if raw.get(field) not in allowed:
+      value = " ".join(repr(raw[field]).split())
       value = value if len(value) <= 60 else value[:57] + "..."
       raise errors.InputError(
-        f"{name}={value}: our {family} doesn't have it; expected {allowed[0]}"
+        f"{field}={value}: our {name} doesn't have it; expected {allowed[0]}"
       )
   names = raw.get("architectures") or [""]
   if not isinstance(names, list) or not isinstance(names[0], str):
     raise errors.InputError(
       f"architectures={names!r}: expected a list of names"
     )
-  return Source(family, model_of(family, raw), names[0], raw)
+  return Source(name, model_of(family, raw), names[0], raw)
 
 
-def model_of(family: str, raw: Mapping[str, Any]) -> model_config.ModelConfig:
+def model_of(
+  family: families.Family, raw: Mapping[str, Any]
+) -> model_config.ModelConfig:
   """Returns the model that config.json describes.
 
   Raises:
@@ -117,10 +122,11 @@ def model_of(family: str, raw: Mapping[str, Any]) -> model_config.ModelConfig:
   """
 
   def get(name: str, *kinds: type) -> Any:
-    return _field(raw, families.FAMILIES[family].defaults, name, *kinds)
+    return _field(raw, family.defaults, name, *kinds)
 
-  num_heads, d_model = get("num_attention_heads", int), get("hidden_size", int)
-  head_dim = get("head_dim", int, type(None))
+  own = {ours: get(x, *kinds) for x, (ours, *kinds) in family.fields.items()}
+  num_heads, d_model = own["num_heads"], own["d_model"]
+  head_dim = get("head_dim", int, types.NoneType)
   if head_dim is None:
     if num_heads < 1 or d_model % num_heads:
       raise errors.InputError(
@@ -128,23 +134,25 @@ def model_of(family: str, raw: Mapping[str, Any]) -> model_config.ModelConfig:
         f" num_attention_heads={num_heads}; give head_dim"
       )
     head_dim = d_model // num_heads
-  num_kv_heads = get("num_key_value_heads", int, type(None))
-  gemma = family.startswith("gemma")
+  num_kv_heads = get("num_key_value_heads", int, types.NoneType)
+  activation = get(family.activation, str)
+  checks.check_choice(family.activation, activation, list(ACTIVATIONS))
+  if family.scales_queries:
+    scalar = get("query_pre_attn_scalar", float)
+    if not scalar > 0:
+      raise errors.InputError(
+        f"query_pre_attn_scalar={scalar}: expected above 0"
+      )
+    own["query_scale"] = None if scalar == head_dim else scalar**-0.5
+  windows = _windows(family, raw, get)
   return model_config.ModelConfig(
-    vocab_size=get("vocab_size", int),
-    d_model=d_model,
-    num_layers=get("num_hidden_layers", int),
-    num_heads=num_heads,
     num_kv_heads=num_heads if num_kv_heads is None else num_kv_heads,
     head_dim=head_dim,
-    d_ff=get("intermediate_size", int),
-    norm_epsilon=get("rms_norm_eps", float),
-    tie_embedding=get("tie_word_embeddings", bool),
-    activation=_activation(get, "hidden_activation" if gemma else "hidden_act"),
-    **families.FAMILIES[family].fixed,
-    **(_gemma(family, raw, get, head_dim) if gemma else {}),
-    **_windows(family, raw, get),
-    **_rope(family, raw, get),
+    activation=ACTIVATIONS[activation],
+    **own,
+    **family.fixed,
+    **windows,
+    **_rope(family, raw, get, is_local=bool(windows)),
   )
 
 
@@ -162,89 +170,50 @@ def _field(
   return float(value) if kind is int and float in kinds else value
 
 
-def _activation(get: Any, name: str) -> str:
-  value = get(name, str)
-  checks.check_choice(name, value, list(ACTIVATIONS))
-  return ACTIVATIONS[value]
-
-
-def _gemma(
-  family: str, raw: Mapping[str, Any], get: Any, head_dim: int
+def _windows(
+  family: families.Family, raw: Mapping[str, Any], get: layer_windows.Get
 ) -> dict[str, Any]:
-  """Returns the scale of the queries and the soft caps."""
-  scalar = get("query_pre_attn_scalar", float)
-  if not scalar > 0:
-    raise errors.InputError(f"query_pre_attn_scalar={scalar}: expected above 0")
-  attention_softcap = None
-  if family == "gemma2":
-    attention_softcap = get("attn_logit_softcapping", float, type(None))
-  elif raw.get("attn_logit_softcapping") is not None:
-    # transformers' Gemma 3 reads the field and doesn't use it.
-    raise errors.InputError(
-      f"attn_logit_softcapping={raw['attn_logit_softcapping']}: {family} has"
-      " no such cap; expected null"
-    )
-  return dict(
-    query_scale=None if scalar == head_dim else scalar**-0.5,
-    final_softcap=get("final_logit_softcapping", float, type(None)),
-    attention_softcap=attention_softcap,
-  )
-
-
-LAYER_TYPES = ("full_attention", "sliding_attention")
-
-
-def _windows(family: str, raw: Mapping[str, Any], get: Any) -> dict[str, Any]:
   """Returns window and global_layers."""
-  if "sliding_window" not in families.FAMILIES[family].defaults:
+  if family.windows is None:
     return {}
   num_layers = get("num_hidden_layers", int)
   if not 1 <= num_layers <= limits.MODEL_LAYERS:
     raise errors.InputError(
       f"num_hidden_layers={num_layers}: expected 1 to {limits.MODEL_LAYERS:,}"
     )
-  window = get("sliding_window", int, type(None))
-  types = raw.get("layer_types")
-  if family == "mistral":
-    kind = LAYER_TYPES[window is not None]
-    usual = [kind] * num_layers
-    if types not in (None, usual):
-      raise errors.InputError(f"layer_types: a mistral's are all {kind}")
-    types = usual
-  if family.startswith("qwen") and not get("use_sliding_window", bool):
-    window = None
-  if types is None and family.startswith("qwen"):
-    first = num_layers if window is None else get("max_window_layers", int)
-    types = [LAYER_TYPES[i >= first] for i in range(num_layers)]
-  elif types is None:
-    pattern = get("sliding_window_pattern", int)
-    if pattern < 1:
-      raise errors.InputError(
-        f"sliding_window_pattern={pattern}: give 1 or more"
-      )
-    types = [LAYER_TYPES[(i + 1) % pattern > 0] for i in range(num_layers)]
-  if not isinstance(types, list) or len(types) != num_layers:
+  window, listed = family.windows.read(get, num_layers, raw.get("layer_types"))
+  if not isinstance(listed, list) or len(listed) != num_layers:
     raise errors.InputError(
       f"layer_types: expected {num_layers}, one per layer"
     )
-  for kind in types:
-    checks.check_choice("layer_types", kind, LAYER_TYPES)
-  if LAYER_TYPES[1] not in types:
+  full, sliding = layer_windows.TYPES
+  for kind in listed:
+    checks.check_choice("layer_types", kind, layer_windows.TYPES)
+  if sliding not in listed:
     return {}
   if window is None:
-    raise errors.InputError("layer_types: sliding_attention without a window")
-  everywhere = [i for i, kind in enumerate(types) if kind == LAYER_TYPES[0]]
+    raise errors.InputError(f"layer_types: {sliding} without a window")
+  everywhere = [i for i, kind in enumerate(listed) if kind == full]
   return dict(window=window, global_layers=tuple(everywhere))
 
 
-def _rope(family: str, raw: Mapping[str, Any], get: Any) -> dict[str, Any]:
-  """Returns the fields of RoPE, from transformers' old or new spelling."""
+def _rope(
+  family: families.Family,
+  raw: Mapping[str, Any],
+  get: layer_windows.Get,
+  *,
+  is_local: bool,
+) -> dict[str, Any]:
+  """Returns the fields of RoPE, from transformers' old or new spelling.
+
+  is_local: Whether a layer has a window.
+  """
   parameters = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
   local: dict[str, Any] = {}
   nested = isinstance(parameters, dict) and any(
-    kind in parameters for kind in LAYER_TYPES
+    kind in parameters for kind in layer_windows.TYPES
   )
-  if family == "gemma3_text":
+  if family.has_local_rope:
     local = dict(rope_theta=get("rope_local_base_freq", float))
     if nested:
       sliding = parameters.get("sliding_attention") or {}
@@ -261,7 +230,7 @@ def _rope(family: str, raw: Mapping[str, Any], get: Any) -> dict[str, Any]:
         )
   elif nested:
     raise errors.InputError(
-      f"rope_parameters: our {family} has the same RoPE in all layers"
+      f"rope_parameters: our {family.name} has the same RoPE in all layers"
     )
   if not isinstance(parameters, dict):
     raise errors.InputError(
@@ -272,7 +241,7 @@ def _rope(family: str, raw: Mapping[str, Any], get: Any) -> dict[str, Any]:
   default = dict(rope_theta=get("rope_theta", float))
   theta = _field(parameters, default, "rope_theta", float)
   rope = dict(rope_theta=theta, **_rope_scaling(parameters, raw))
-  if local and _windows(family, raw, get):
+  if local and is_local:
     rope["rope_local_theta"] = _field(local, {}, "rope_theta", float)
   return rope
 

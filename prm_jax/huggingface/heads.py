@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from flax import traverse_util
 import jax
@@ -19,50 +19,66 @@ from prm_jax.training import program as program_lib
 
 Head = dict[str, Any]
 
-# Our parameter -> its name on the other side; a kernel is transposed there.
-_NAMES: dict[str, dict[tuple[str, ...], str]] = {
-  "ProcessRewardModel": {
-    ("inner", "kernel"): "score.0.weight",
-    ("inner", "bias"): "score.0.bias",
-    ("outer", "kernel"): "score.2.weight",
-    ("outer", "bias"): "score.2.bias",
-  },
-  "TokenClassification": {("kernel",): "score.weight", ("bias",): "score.bias"},
-  "value head": {
-    ("kernel",): "v_head.summary.weight",
-    ("bias",): "v_head.summary.bias",
-  },
-  "SequenceClassification": {("kernel",): "score.weight"},
-}
-_NAMES["RewardModel"] = _NAMES["ProcessRewardModel"]
-# Those that score a whole solution by one logit: ModelConfig.outcome_head.
-OUTCOME_HEADS = dict(SequenceClassification="linear_no_bias", RewardModel="mlp")
-# The template that a model with such a head is read in.
-TEMPLATES = {
-  "ProcessRewardModel": "qwen_prm",
-  "TokenClassification": "token_classification",
-  "value head": "skywork",
-}
+
+class Kind(NamedTuple):
+  """A kind of published score head.
+
+  Args:
+    names: Our parameters -> their names; a kernel is transposed there.
+    fields: The fields of ModelConfig that say what the head is.
+    template: The template that a model with it is read in; None if it scores a
+      whole solution by one logit, and is read in its own chat.
+    instead: What to train where a family has no class for it.
+  """
+
+  names: Mapping[tuple[str, ...], str]
+  fields: Mapping[str, Any]
+  template: str | None = None
+  instead: str = ""
+
+  @property
+  def is_outcome(self) -> bool:
+    return self.template is None
+
+
+def _linear(name: str, *path: str) -> dict[tuple[str, ...], str]:
+  """Returns the names of a layer's parameters."""
+  return {(*path, "kernel"): f"{name}.weight", (*path, "bias"): f"{name}.bias"}
+
+
+_MLP = _linear("score.0", "inner") | _linear("score.2", "outer")
+KINDS = dict(
+  ProcessRewardModel=Kind(
+    _MLP,
+    dict(step_head="mlp", step_classes=2),
+    "qwen_prm",
+    "encoding.template='token_classification'",
+  ),
+  TokenClassification=Kind(
+    _linear("score"),
+    dict(step_classes=2),
+    "token_classification",
+    "model.step_head='tokens'",
+  ),
+  SequenceClassification=Kind(
+    {("kernel",): "score.weight"}, dict(outcome_head="linear_no_bias")
+  ),
+  RewardModel=Kind(
+    _MLP, dict(outcome_head="mlp"), None, "model.outcome_head='linear_no_bias'"
+  ),
+)
+VALUE_HEAD = "value head"  # of no class, but beside a ForCausalLM
+KINDS[VALUE_HEAD] = Kind(
+  _linear("v_head.summary"), dict(step_classes=1), "skywork"
+)
 
 
 def kind_of(architecture: str, names: Collection[str]) -> str | None:
-  """Returns which kind of head a checkpoint has, None for the LM's own.
-
-  It is one of TEMPLATES or of OUTCOME_HEADS.
-  """
-  for kind in ("ProcessRewardModel", "TokenClassification", *OUTCOME_HEADS):
+  """Returns which of KINDS a checkpoint has, None for the LM's own head."""
+  for kind in KINDS:
     if architecture.endswith(f"For{kind}"):
       return kind
-  return "value head" if "v_head.summary.weight" in names else None
-
-
-def fields_of(kind: str) -> dict[str, Any]:
-  """Returns the fields of ModelConfig that say what the score head is."""
-  if kind in OUTCOME_HEADS:
-    return dict(outcome_head=OUTCOME_HEADS[kind])
-  if kind == "ProcessRewardModel":
-    return dict(step_head="mlp", step_classes=2)
-  return dict(step_classes=2 if kind == "TokenClassification" else 1)
+  return VALUE_HEAD if "v_head.summary.weight" in names else None
 
 
 def read(
@@ -97,11 +113,10 @@ def read(
       names of its classes don't say which is good.
   """
   head: dict[tuple[str, ...], jax.Array] = {}
-  one_logit = _has_outcome_head(program) and kind not in OUTCOME_HEADS
-  classes = 2 if one_logit else model.step_classes
-  if kind in OUTCOME_HEADS:
-    classes = 1
-  for path, hf_name in _NAMES[kind].items():
+  names, is_outcome = KINDS[kind].names, KINDS[kind].is_outcome
+  one_logit = _has_outcome_head(program) and not is_outcome
+  classes = 2 if one_logit else 1 if is_outcome else model.step_classes
+  for path, hf_name in names.items():
     width = model.d_model if path[0] == "inner" else classes
     shape: tuple[int, ...] = (width, model.d_model)
     if path[-1] == "bias":
@@ -125,7 +140,7 @@ def read(
       value = value.astype(np.float32)
       value = value[1:] - value[:1]
     head[path] = jnp.asarray(value.T, dtype)
-  return traverse_util.unflatten_dict(head), list(_NAMES[kind].values())
+  return traverse_util.unflatten_dict(head), list(names.values())
 
 
 def order_of(
@@ -137,7 +152,7 @@ def order_of(
     InputError: See `class_names.order`.
   """
   # transformers knows no value head: what names classes there is another's.
-  if kind == "value head":
+  if kind == VALUE_HEAD:
     return tuple(range(classes))
   return class_names.order(config.raw, classes, source)
 
@@ -170,8 +185,8 @@ def tensors(
   head = jax.tree.map(
     lambda x: np.asarray(x, np.float32), params[f"{program.heads[0]}_head"]
   )
-  for kind, outcome_head in OUTCOME_HEADS.items():
-    if not steps and model.outcome_head == outcome_head:
+  for kind, about in KINDS.items():
+    if not steps and about.fields.get("outcome_head") == model.outcome_head:
       return kind, _renamed(kind, head)
   mlp = steps and model.step_head == "mlp"
   if template == "qwen_prm":
@@ -186,7 +201,7 @@ def tensors(
   if template == "skywork":
     if head["kernel"].shape[1] == 2:
       head = {name: x[..., 1:] - x[..., :1] for name, x in head.items()}
-    return "CausalLM", _renamed("value head", head)
+    return "CausalLM", _renamed(VALUE_HEAD, head)
   return "TokenClassification", _renamed(
     "TokenClassification", _two_classes(head)
   )
@@ -195,7 +210,7 @@ def tensors(
 def _renamed(kind: str, head: Head) -> dict[str, np.ndarray]:
   """Returns a head's tensors under their names on the other side."""
   flat = traverse_util.flatten_dict(head)
-  return {hf_name: flat[path].T for path, hf_name in _NAMES[kind].items()}
+  return {hf_name: flat[path].T for path, hf_name in KINDS[kind].names.items()}
 
 
 def _has_outcome_head(program: program_lib.Kind) -> bool:
@@ -218,15 +233,20 @@ def _as_mlp(head: Mapping[str, np.ndarray]) -> dict[str, Any]:
   """
   kernel, bias = head["kernel"], head["bias"]
   d_model, classes = kernel.shape
-  inner = np.zeros((d_model, d_model), np.float32)
-  inner_bias = np.zeros(d_model, np.float32)
-  outer = np.zeros((d_model, classes), np.float32)
-  for k in range(classes):
-    for unit, sign in ((2 * k, 1), (2 * k + 1, -1)):
-      inner[:, unit] = sign * kernel[:, k]
-      inner_bias[unit] = sign * bias[k]
-      outer[unit, k] = sign
+  unused = (0, d_model - 2 * classes)
+
+  def both(x: np.ndarray) -> np.ndarray:
+    """Returns each entry of the last axis, and after it its negative."""
+    return np.stack([x, -x], -1).reshape(*x.shape[:-1], -1)
+
+  outer = both(np.eye(classes, dtype=np.float32))
   return dict(
-    inner=dict(kernel=inner, bias=inner_bias),
-    outer=dict(kernel=outer, bias=np.zeros(classes, np.float32)),
+    inner=dict(
+      kernel=np.pad(both(kernel), [(0, 0), unused]),
+      bias=np.pad(both(bias), unused),
+    ),
+    outer=dict(
+      kernel=np.pad(outer, [(0, 0), unused]).T,
+      bias=np.zeros(classes, np.float32),
+    ),
   )

@@ -20,11 +20,11 @@ from prm_jax.text import encoding
 from prm_jax.text import foreign_tokenizers
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
-from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
 from prm_jax.training import program as program_lib
 
+NATIVE = "native"
 # Beside an export of ours: how it is read.
 ENCODING_FILE = "prm_jax.json"
 
@@ -62,12 +62,12 @@ class How:
   def kind(self) -> program_lib.Kind:
     return kinds.KINDS[self.program]
 
-  @property
-  def template_name(self) -> str:
-    template = self.encoding.template
-    if isinstance(template, templates.PromptTemplate):
-      return template.name
-    return ""
+
+def template_name(encoding_config: encoding.EncodingConfig) -> str:
+  """Returns the name of a saved encoding's template, NATIVE without one."""
+  template = encoding_config.template
+  assert not isinstance(template, str), "a checkpoint's is data"
+  return NATIVE if template is None else template.name
 
 
 def of_export(
@@ -80,28 +80,28 @@ def of_export(
   sampling_defaults.check(sampling, where)
   try:
     head = heads.kind_of(config.architecture, tensors.names)
-    fields = dict(heads.fields_of(head)) if head else {}
+    about = heads.KINDS[head] if head else None
+    fields = dict(about.fields) if about else {}
     kind = kinds.named(str(record["program"]), where)
     if "step" not in kind.heads:
-      fields = fields if head in heads.OUTCOME_HEADS else {}
+      fields = fields if about and about.is_outcome else {}
     elif record["step_classes"] == 3:
       fields["step_classes"] = 3
     if record["step_tokens"]:
       tokens = tuple(int(x) for x in record["step_tokens"])
       fields = dict(step_head="tokens", step_tokens=tokens)
+    judged, cut = record.get("judged"), record.get("segmenter")
+    if judged not in (None, *schema.JUDGED):  # older ones don't say
+      raise ValueError(f"judged is {judged!r}")
     return How(
       str(record["program"]),
-      encoding.saved_encoding(
-        # Older exports called it "reading".
-        record["encoding"] if "encoding" in record else record["reading"],
-        where,
-      ),
+      encoding.saved_encoding(record["encoding"], where),
       str(record["aggregate"]),
       head,
       fields,
-      _saved_judged(record, where),
+      judged,
       sampling,
-      segmenter=_saved_segmenter(record),
+      segmenter=None if cut is None else segmenters.from_record(cut),
     )
   except (KeyError, TypeError, ValueError) as e:
     raise _damaged(where, e) from None
@@ -156,22 +156,6 @@ def cut_by(
     f"{given}: {source} is a language model whose format training decides, so"
     " nothing cuts its texts; give `role=policy` too, or leave it out"
   )
-
-
-def _saved_segmenter(
-  record: Mapping[str, Any],
-) -> segmenters.Segmenter | None:
-  """Returns the segmenter that an export of ours has saved, or None."""
-  saved = record.get("segmenter")
-  return None if saved is None else segmenters.from_record(saved)
-
-
-def _saved_judged(record: Mapping[str, Any], where: pathlib.Path) -> str | None:
-  """Returns which steps an export of ours judges; older ones don't say."""
-  judged = record.get("judged")
-  if judged not in (None, *schema.JUDGED):
-    raise _damaged(where, ValueError(f"judged is {judged!r}"))
-  return judged
 
 
 def _damaged(where: pathlib.Path, error: Exception) -> errors.InputError:

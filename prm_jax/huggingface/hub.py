@@ -11,6 +11,8 @@ import pathlib
 import re
 import shlex
 
+import huggingface_hub
+
 from prm_jax import errors
 from prm_jax.runtime import files
 
@@ -39,8 +41,8 @@ def local_folder(
       branch.
 
   Raises:
-    InputError: There is no such folder, the model can't be fetched,
-      `huggingface_hub` isn't installed, or a folder is given a revision.
+    InputError: There is no such folder, the model can't be fetched, or a folder
+      is given a revision.
   """
   folder = pathlib.Path(source)
   if not is_name(source):
@@ -67,30 +69,8 @@ def is_name(source: files.PathLike) -> bool:
   return not path.exists() and not path.parent.exists()
 
 
-def download_command(name: str, revision: str | None = None) -> str:
-  """Returns the shell command that downloads a model into a folder ./NAME."""
-  words = ["hf", "download", name]
-  if revision is not None:
-    words += ["--revision", revision]
-  for pattern in PATTERNS:
-    words += ["--include", pattern]
-  words += ["--exclude", _SUBFOLDERS, "--local-dir", name.partition("/")[2]]
-  return shlex.join(words)
-
-
 def _fetched(name: str, revision: str | None) -> pathlib.Path:
   """Returns the folder of a model in the Hub's cache."""
-  command = download_command(name, revision)
-  folder = name.partition("/")[2]
-  try:
-    import huggingface_hub
-  except ImportError:
-    raise errors.InputError(
-      f"{name}: no such folder; a model of that name on the Hugging Face Hub is"
-      " fetched by huggingface_hub, which isn't installed: `pip install"
-      f" huggingface_hub` and give the same command again, or `{command}` and"
-      f" give {folder}"
-    ) from None
   try:
     return pathlib.Path(
       huggingface_hub.snapshot_download(
@@ -103,8 +83,13 @@ def _fetched(name: str, revision: str | None) -> pathlib.Path:
   except Exception as e:  # whatever the network, the Hub or its cache raises
     # The rest of such a message is advice for users of that library.
     reason = (str(e).strip() or type(e).__name__).splitlines()[0].strip()
+    words = ["hf", "download", name]
+    words += [] if revision is None else ["--revision", revision]
+    words += [x for pattern in PATTERNS for x in ("--include", pattern)]
+    own = name.partition("/")[2]
+    words += ["--exclude", _SUBFOLDERS, "--local-dir", own]
     raise errors.InputError(
       f"{name}: no such folder, and it can't be fetched from the Hugging Face"
       f" Hub: {reason[:200].rstrip('.')}; or download it elsewhere, with"
-      f" `{command}`, and give {folder}"
+      f" `{shlex.join(words)}`, and give {own}"
     ) from None

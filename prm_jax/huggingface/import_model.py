@@ -8,11 +8,10 @@ dtype of the imported tensors. The model computes in this dtype, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 import dataclasses
 import pathlib
 import shutil
-from typing import Any
 
 from prm_jax import errors
 from prm_jax import huggingface
@@ -48,15 +47,18 @@ class Imported:
   Args:
     family: The name of the family.
     description: What model.json holds.
+    how: How it is read, which `description` holds as plain data.
     left_out: The names of tensors that nothing reads.
-    ignored: What generation_config.json asks for that isn't done; see
-      import_policy.Policy.
+    source: The Hugging Face folder.
+    base: That of the model which an adapter in `source` adapts, or None.
   """
 
   family: str
   description: model_json.Description
+  how: how_read.How
   left_out: tuple[str, ...]
-  ignored: tuple[str, ...] = ()
+  source: pathlib.Path
+  base: pathlib.Path | None
 
 
 def import_folder(
@@ -101,12 +103,9 @@ def import_folder(
   check_new(target)
   if dtype is not None:
     checks.check_choice("dtype", dtype, ("float32",))
-  adapted, texts = _adapted(source, base)
-  if adapted is None:
-    config = huggingface.read_config(source)
-    tensors = huggingface.open_tensors(source)
-  else:
-    config, tensors = adapted.config, adapted.tensors
+  opened = peft_adapters.opened(source, base)
+  config, tensors = opened.config, opened.tensors
+  texts = tokenizer_folder(source, base)
   if policy is None:
     how, tokenizer = recognise.how_of(config, tensors, template, system, texts)
   else:
@@ -125,11 +124,7 @@ def import_folder(
       f" {config.model.vocab_size} of them; copy the model's own tokenizer"
     )
   params, unused = huggingface.load_params(
-    tensors,
-    config.family,
-    config.model,
-    lm_head=how.head is None,
-    dtype=dtype,
+    tensors, config.family, config.model, lm_head=how.head is None, dtype=dtype
   )
   model = dataclasses.replace(config.model, **how.head_fields)
   used: list[str] = []
@@ -145,9 +140,9 @@ def import_folder(
       f"{source}: tensors that this model has no place for:"
       f" {', '.join(unknown[:4])}; is {config.architecture} the right one?"
     )
-  if adapted is not None:
-    params = peft_adapters.add_params(params, adapted, dtype)
-    model = dataclasses.replace(model, **adapted.fields)
+  if opened.adapter is not None:
+    params = peft_adapters.add_params(params, opened, dtype)
+    model = dataclasses.replace(model, **opened.fields)
   trunk = huggingface.tensor_shapes(
     config.family, config.model, how.head is None
   )
@@ -166,38 +161,28 @@ def import_folder(
     tokenizer=tokenizer.save(target),
     aggregate=how.aggregate,
     judged=how.judged,
-    segmenter=how.segmenter or recognise.SEGMENTERS.get(how.template_name),
+    segmenter=how.segmenter
+    or recognise.SEGMENTERS.get(how_read.template_name(how.encoding)),
     sampling=how.sampling,
   )
   copy_small_files(base or source, target / ORIGIN)
   if texts != (base or source):
     copy_small_files(texts, target / ORIGIN, but=("config.json", "README.md"))
-  own = dict(_name_or_path=name) if name else {}
-  _write_config(target / ORIGIN, config.raw, own, stored)
+  # The dtype in config.json may be another than the tensors', and an export
+  # would round to it.
+  record = {**config.raw, **(dict(_name_or_path=name) if name else {})}
+  if (record.get("dtype") or record.get("torch_dtype")) != stored:
+    record.pop("dtype", None)
+    record["torch_dtype"] = stored
+  if record != config.raw:
+    files.write_json(target / ORIGIN / "config.json", record)
   origin_digests.write(target / ORIGIN)
   saves.save_params(target, params, description)
   # The description comes last: a folder that has one is whole.
   model_json.write_description(target, description)
-  return Imported(config.family, description, tuple(left_out), how.ignored)
-
-
-def _adapted(
-  source: pathlib.Path, base: pathlib.Path | None
-) -> tuple[peft_adapters.Adapted | None, pathlib.Path]:
-  """Returns an adapter with its base, and the folder of tokenizer and chat.
-
-  Raises:
-    InputError: An adapter has no base, or a base no adapter.
-  """
-  if base is None:
-    name = peft_adapters.base_name(source)
-    if name is not None:
-      raise errors.InputError(
-        f"{source}: a PEFT adapter without the model that it adapts; give"
-        f" `base` too, the folder or the Hub's name of {name}"
-      )
-    return None, source
-  return peft_adapters.read(source, base), tokenizer_folder(source, base)
+  return Imported(
+    config.family, description, how, tuple(left_out), source, base
+  )
 
 
 def tokenizer_folder(
@@ -219,25 +204,6 @@ def check_new(target: pathlib.Path) -> None:
     raise errors.InputError(f"{target}: is a file; give a new folder")
   if target.exists() and any(target.iterdir()):
     raise errors.InputError(f"{target}: isn't empty; give a new folder")
-
-
-def _write_config(
-  origin: pathlib.Path,
-  raw: Mapping[str, Any],
-  own: Mapping[str, Any],
-  stored: str,
-) -> None:
-  """Puts fields, and the tensors' own dtype, into the origin's config.json.
-
-  The dtype there may be another, and an export would round to it. Several
-  dtypes become float32, which holds each of them exactly.
-  """
-  record = {**raw, **own}
-  if (raw.get("dtype") or raw.get("torch_dtype")) != stored:
-    record.pop("dtype", None)
-    record["torch_dtype"] = stored
-  if record != raw:
-    files.write_json(origin / "config.json", record)
 
 
 def pass_origin_on(start: pathlib.Path, workdir: pathlib.Path) -> None:

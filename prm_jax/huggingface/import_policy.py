@@ -163,9 +163,7 @@ def _template(
       folder, tokenizer, template.ends[0], options.thinking
     )
     template = dataclasses.replace(
-      template,
-      conversation=learned.template,
-      no_conversation=learned.reason,
+      template, conversation=learned.template, no_conversation=learned.reason
     )
     return policy_templates.with_ends(template, ends)
   if not ends and not is_chat:
@@ -177,11 +175,7 @@ def _template(
   if options.prompt is not None:
     return policy_templates.plain(ends, options.prompt, bos=bos)
   return policy_templates.published(
-    name,
-    system=options.system,
-    thinking=options.thinking,
-    ends=ends,
-    bos=bos,
+    name, system=options.system, thinking=options.thinking, ends=ends, bos=bos
   )
 
 

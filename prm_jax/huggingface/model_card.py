@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import json
 import pathlib
 from typing import Any
+
+import jinja2
 
 from prm_jax import errors
 from prm_jax import schema
@@ -20,7 +23,7 @@ from prm_jax.huggingface import rounding
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import files
 
-NAME = card_fields.NAME
+_TEMPLATE = pathlib.Path(__file__).with_name("model_card.md")
 
 EXAMPLE = schema.Solution(
   id="example",
@@ -134,213 +137,28 @@ def optional_json(path: pathlib.Path) -> dict[str, Any]:
 
 def write(facts: Facts) -> str:
   """Returns the Markdown of a model card, with its front matter."""
-  parts = [
-    card_fields.front_matter(
-      facts.fields,
-      facts.metrics,
-      name=facts.name,
-      architecture=facts.architecture,
-      kind=_kind(facts),
-      is_adapter=facts.is_adapter,
-    ),
-    f"# {facts.name}",
-    _what(facts),
-    _how_to_read(facts),
-    _training(facts),
-    _limits(facts),
-  ]
-  return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _kind(facts: Facts) -> str | None:
-  """Returns which kind of reward model it is; None for a policy."""
-  if facts.example is None:
-    return None
-  return "outcome" if facts.is_outcome else "process"
-
-
-def _what(facts: Facts) -> str:
-  if facts.example is None:
-    return (
-      f"A language model, `{facts.architecture}`, in {facts.dtype}."
-      f"{_rounding(facts)}"
-    )
-  what = (
-    "A process reward model: for each step of a solution it says how likely"
-    " everything up to that step is correct, a number from 0 to 1. A"
-    f" solution's score is the {facts.aggregate} of its steps' scores."
+  kind, unjudged = None, []
+  if facts.example is not None:
+    kind = "outcome" if facts.is_outcome else "process"
+    unjudged = [i + 1 for i, x in enumerate(facts.example.judged) if not x]
+  hub = card_fields.front_matter(
+    facts.fields,
+    facts.metrics,
+    name=facts.name,
+    architecture=facts.architecture,
+    kind=kind,
+    is_adapter=facts.is_adapter,
   )
-  if facts.is_outcome:
-    what = (
-      "An outcome reward model: it says how likely the answer of a solution is"
-      " right, a number from 0 to 1, as estimated after each step. A solution's"
-      f" score is the {facts.aggregate} of its steps' scores. A score is the"
-      " sigmoid of the model's logit; of a model that was trained on preferences"
-      " alone it is no probability, and only the order of solutions means"
-      " something."
-    )
-  return (
-    f"{what}{_masked(facts)}\n\n"
-    f"Architecture `{facts.architecture}`, {facts.dtype}; read in the template"
-    f" `{facts.template}`.{_rounding(facts)}"
+  template = jinja2.Template(
+    files.read_text(_TEMPLATE), trim_blocks=True, lstrip_blocks=True
   )
-
-
-def _rounding(facts: Facts) -> str:
-  """Returns a paragraph about weights that aren't those that were evaluated."""
-  if not facts.rounding:
-    return ""
-  lines = "".join(f"\n- {moved}" for moved in facts.rounding)
-  return (
-    f"\n\n**The weights were rounded to {facts.dtype}**; those of the checkpoint"
-    " have more bits, and its evaluation is of those. On a sample:\n"
-    f"{lines}"
+  text = template.render(
+    vars(facts),
+    hub=hub,
+    solution=EXAMPLE,
+    threshold=schema.THRESHOLD,
+    unjudged=unjudged,
+    json=functools.partial(json.dumps, ensure_ascii=False),
+    rounded=lambda scores: [round(x, 4) for x in scores],
   )
-
-
-def _masked(facts: Facts) -> str:
-  """Returns a paragraph about the steps whose scores weren't trained."""
-  if facts.judged == "last":
-    text = (
-      "\n\n**Only the last step's score was trained.** Those of the steps before"
-      " it are not judgements."
-    )
-    if facts.aggregate != "last":
-      text += f" The {facts.aggregate} includes them."
-    return text
-  if facts.judged != "until_first_error":
-    return ""
-  text = (
-    "\n\n**Scores after a first error mean nothing.** The model was not trained"
-    " on steps after the first wrong one. So after its own first score below"
-    f" {schema.THRESHOLD} it judges no step, and may give a wrong answer a score"
-    " near 1."
-  )
-  if facts.aggregate in ("last", "mean"):
-    text += (
-      f" The {facts.aggregate} includes such scores: take the minimum or the"
-      " product if a step scores below that."
-    )
-  return text
-
-
-def _how_to_read(facts: Facts) -> str:
-  if facts.example is None:
-    return ""
-  example = facts.example
-  lines = [
-    "## How to score",
-    *_code(facts),
-    "The ids are put together from these parts, in order. `control` is the id"
-    " of a special token, texts that no `control` or `cut` parts are encoded"
-    " as one, and a step is read at the last token before `read`. The places"
-    " follow from the lengths. Don't look for separators among the ids: a"
-    " solution may contain their text.",
-    "```json\n"
-    + "\n".join(
-      f'"{part}": {json.dumps(parts, ensure_ascii=False)}'
-      for part, parts in facts.parts.items()
-      if parts
-    )
-    + "\n```",
-    *_texts(facts),
-    "A problem and three steps, the second of them wrong:",
-    _json_block(dict(problem=EXAMPLE.problem, steps=EXAMPLE.steps)),
-  ]
-  lines.append(
-    f"Its ids are `{list(example.tokens)}`, read at {list(example.places)};"
-    f" the scores are `{_rounded(example.scores)}`."
-  )
-  if not all(example.judged):
-    steps = [str(i + 1) for i, x in enumerate(example.judged) if not x]
-    lines.append(f"Not judged (see above): step {', '.join(steps)}.")
-  lines.append("`prm-jax import --from=HERE --to=DIR` takes this folder too.")
-  return "\n\n".join(lines)
-
-
-def _code(facts: Facts) -> list[str]:
-  """Returns the Python for the reader's own text, and what it prints."""
-  if facts.snippet is None:
-    return []
-  assert facts.example is not None
-  code, num = facts.snippet
-  printed = _rounded(facts.example.scores[-num:])
-  return [
-    f"```python\n{code}\n```",
-    f"In float32 this prints `{printed}`, with more digits."
-    + (" It is the whole solution's score." if _is_last(facts) else ""),
-    "`HERE` is this folder. Put in your own problem and steps. The text is read"
-    " as the model was trained to, unless it holds the name of a special token.",
-  ]
-
-
-def _is_last(facts: Facts) -> bool:
-  """Returns whether the code prints the last score of several."""
-  assert facts.snippet is not None and facts.example is not None
-  return facts.snippet.num_scores < len(facts.example.scores)
-
-
-def _rounded(scores: Sequence[float]) -> list[float]:
-  return [round(x, 4) for x in scores]
-
-
-def _texts(facts: Facts) -> list[str]:
-  """Returns what the parts don't say of the texts in them."""
-  sentences = []
-  if facts.strips:
-    sentences.append("White space at both ends of the problem is left out.")
-  if any(kind == "read" for kind, _ in facts.parts.get("closing", ())):
-    sentences.append("The last step is read where `closing` has its `read`.")
-  if facts.thinking:
-    names = " and ".join(f"`{name}`" for name in facts.thinking)
-    sentences.append(
-      f"In a solution {names} are the ids of the tokens with these names, as a"
-      " `control` is; in a problem they are text."
-    )
-  if facts.refuses:
-    names = ", ".join(f"`{name}`" for name in facts.refuses)
-    sentences.append(
-      f"No problem or solution may hold {names}: the chat template, by which the"
-      " model was trained, doesn't write such a text as it stands."
-    )
-  return [" ".join(sentences)] if sentences else []
-
-
-def _json_block(value: Any) -> str:
-  text = json.dumps(value, ensure_ascii=False, indent=1)
-  return f"```json\n{text}\n```"
-
-
-def _training(facts: Facts) -> str:
-  if not facts.config and not facts.metrics:
-    return ""
-  lines = ["## Training"]
-  data = facts.config.get("data", {})
-  if isinstance(data, Mapping) and data.get("train"):
-    lines.append("Data: " + ", ".join(f"`{x}`" for x in data["train"]) + ".")
-  if facts.metrics:
-    rows = [
-      f"| {name} | {'undefined' if value is None else f'{value:.4g}'} |"
-      for name, value in sorted(facts.metrics.items())
-      if isinstance(value, float | int | None) and name != "step"
-    ]
-    step = facts.metrics.get("step")
-    after = f" after {step:g} updates" if step is not None else ""
-    lines.append(f"On held-out solutions{after}:")
-    lines.append("\n".join(["| metric | value |", "|---|---|", *rows]))
-  if facts.config:
-    lines.append(
-      "<details><summary>Config</summary>\n\n"
-      f"{_json_block(facts.config)}\n\n</details>"
-    )
-  return "\n\n".join(lines)
-
-
-def _limits(facts: Facts) -> str:
-  if facts.example is None:
-    return ""
-  return (
-    "## Limits\n\nThe scores are those of a model: they rank solutions like"
-    " those it was trained on, and can be wrong on others. Optimising against"
-    " them finds their mistakes."
-  )
+  return f"{text.rstrip()}\n"

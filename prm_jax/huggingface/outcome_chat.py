@@ -7,11 +7,9 @@ isn't padding. As in chat_templates, the program is rendered once, at import.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 import itertools
 import pathlib
-
-import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
@@ -57,7 +55,7 @@ def template(
   names = token_names.controls(folder, tokenizer)
   special = token_names.special(folder)
   chat = chat_templates.Chat(folder, text, special, system, None, _REMEDY)
-  opening, closing, strips, words = _around(chat)
+  opening, closing, strips, system, words = _around(chat)
   after = chat_templates.cut(closing, names)
   ends = [content for kind, content in after if kind == "control"]
   ends = ends[:1] or [special.get("eos_token", "")]
@@ -69,42 +67,32 @@ def template(
   while after and after[-1] == ("control", pad_name):
     after.pop()
   thinks = all(name in names for name in chat_templates.THINK)
+  opened = opening.replace(chat_templates.SYSTEM, system)
   read = policy_templates.PolicyTemplate(
     "chat",
-    chat_templates.parts_of(opening, names, _system(chat, strips)),
+    chat_templates.parts_of(opening, names, system),
     tuple(ends),
-    strips=strips[0],
+    strips=strips,
     thinking=chat_templates.THINK if thinks else (),
     # If only padding follows, the solution's own last token is read.
     closing=tuple(after) or (templates.CUT,),
     one_text=True,
-    refuses=_changed(
-      chat,
-      words,
-      opening.replace(chat_templates.SYSTEM, _system(chat, strips)),
-      closing,
-    ),
+    refuses=_changed(chat, words, opened, closing),
   )
   _check_padding(folder, read, tokenizer, pad)
   _check_ids(folder, read, tokenizer)
   return read
 
 
-def _system(chat: chat_templates.Chat, strips: tuple[bool, bool]) -> str:
-  """Returns the text of the system turn as it is written."""
-  own = chat.system or ""
-  return own.strip() if strips[1] else own
-
-
 def _around(
   chat: chat_templates.Chat,
-) -> tuple[str, str, tuple[bool, bool], tuple[str, ...]]:
+) -> tuple[str, str, bool, str, Sequence[str]]:
   """Returns what a chat template writes around a problem and its solution.
 
   Returns:
     What comes before the solution, with marks in place of problem and system
-    turn; what comes after it; whether problem and system turn are stripped; and
-    the texts that the template's code holds.
+    turn; what comes after it; whether the problem is stripped; the text of the
+    system turn; and the texts that the template's code holds.
   """
   marked = None if chat.system is None else chat_templates.SYSTEM
   # Each solution is one of a plain problem, and each problem has a solution.
@@ -123,17 +111,13 @@ def _around(
   if marked is not None:
     chat.check_once(whole, marked, "a system turn")
   opening, _, closing = whole.partition(chat_templates.ANSWER)
-  texts = [chat.text_of(other) for other in others]
-  for strips in ((False, False), (False, True), (True, False), (True, True)):
-    system = _system(chat, strips)
-    expected = [
-      chat_templates.filled(opening, p.strip() if strips[0] else p, system)
-      + f"{answer}{closing}"
-      for p, answer in pairs
-    ]
-    if expected == texts:
-      return opening, closing, strips, tuple(ran["texts"])
-  raise chat.refused("changes a problem or a solution, or what is around it")
+  texts = [
+    (problem, f"{answer}{closing}", chat.text_of(other))
+    for (problem, answer), other in zip(pairs, others, strict=True)
+  ]
+  otherwise = "changes a problem or a solution, or what is around it"
+  strips, system = chat.strips(opening, texts, otherwise)
+  return opening, closing, strips, system, ran["texts"]
 
 
 def _changed(
@@ -244,29 +228,31 @@ def _check_ids(
     InputError: The ids differ, as beside a control token that takes the white
       space next to it.
   """
-  whole = token_names.as_published(folder)
   names = token_names.controls(folder, tokenizer)
   texts = [content for kind, content in template.opening if kind == "text"]
   # A system turn with the name of a control: a text to us, a control to others.
-  if whole is None or any(name in text for text in texts for name in names):
+  if any(name in text for text in texts for name in names):
     return
   problem = trial_texts.PROBLEMS[0]
   thoughts = [f"{x}b" for x in template.thinking]
   thoughts.append(f"{'a'.join(template.thinking)}b")
-  for answer in (*trial_texts.SOLUTIONS, *trial_texts.IN_SPACE, *thoughts):
-    if any(word in answer for word in template.refuses):
-      continue
-    parts = (*template.opening, ("text", answer), *template.closing)
-    text = "".join(problem if kind == "problem" else x for kind, x in parts)
-    ids = token_names.published_ids(folder, whole, text)
-    solution = schema.Solution("", problem, (answer,))
-    own = policy_text.encode(template, solution, tokenizer).tokens
-    if not np.array_equal(ids, own):
-      raise errors.InputError(
-        f"{folder}: its tokenizer encodes the parts of the chat template"
-        f" otherwise than the whole, for {answer[:20]!r}; such a tokenizer isn't"
-        " supported for an outcome reward model"
-      )
+
+  def tried() -> Iterator[tuple[str, str, list[int]]]:
+    for answer in (*trial_texts.SOLUTIONS, *trial_texts.IN_SPACE, *thoughts):
+      if not any(word in answer for word in template.refuses):
+        parts = (*template.opening, ("text", answer), *template.closing)
+        text = "".join(problem if kind == "problem" else x for kind, x in parts)
+        solution = schema.Solution("", problem, (answer,))
+        own = policy_text.encode(template, solution, tokenizer)
+        yield answer, text, own.tokens.tolist()
+
+  other = token_names.other_ids(folder, tried())
+  if other is not None:
+    raise errors.InputError(
+      f"{folder}: its tokenizer encodes the parts of the chat template otherwise"
+      f" than the whole, for {other[:20]!r}; such a tokenizer isn't supported"
+      " for an outcome reward model"
+    )
 
 
 def _check_padding(

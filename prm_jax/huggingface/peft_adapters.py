@@ -14,6 +14,7 @@ import pathlib
 import re
 from typing import Any
 
+import jax
 from jax import numpy as jnp
 import numpy as np
 
@@ -53,21 +54,22 @@ _REFUSED: Mapping[str, tuple[Any, ...]] = dict(
 
 
 @dataclasses.dataclass(frozen=True)
-class Adapted:
-  """A base model with an adapter.
+class Opened:
+  """A model, or a base model with an adapter.
 
   Args:
-    config: The base's config, with the architecture that is adapted.
-    tensors: The base's tensors, and the adapter's whole modules in place of
-      those of the same name.
+    config: Its config; with an adapter the base's, with the architecture that
+      is adapted.
+    tensors: Its tensors; with an adapter the base's, and the adapter's whole
+      modules in place of those of the same name.
     fields: The fields of ModelConfig that say what is adapted.
-    adapter: The tensors of the adapter.
+    adapter: The tensors of the adapter; None without one.
   """
 
   config: huggingface.Source
   tensors: huggingface.Tensors
-  fields: Mapping[str, Any]
-  adapter: huggingface.Tensors
+  fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  adapter: huggingface.Tensors | None = None
 
 
 def base_name(folder: pathlib.Path) -> str | None:
@@ -85,17 +87,27 @@ def base_name(folder: pathlib.Path) -> str | None:
 # --- In ---------------------------------------------------------------------
 
 
-def read(folder: pathlib.Path, base: pathlib.Path) -> Adapted:
-  """Returns a base model with an adapter.
+def opened(folder: pathlib.Path, base: pathlib.Path | None) -> Opened:
+  """Returns a model, or a base model with an adapter.
 
   Args:
-    folder: The adapter's folder.
-    base: The Hugging Face folder of its base.
+    folder: The Hugging Face folder of the model, or of the adapter.
+    base: That of the adapter's base; None without an adapter.
 
   Raises:
-    InputError: A file is missing or damaged, or the adapter isn't plain LoRA of
-      matrices that ours can adapt.
+    InputError: A file is missing or damaged, an adapter has no base, or it
+      isn't plain LoRA of matrices that ours can adapt.
   """
+  if base is None:
+    name = base_name(folder)
+    if name is not None:
+      raise errors.InputError(
+        f"{folder}: a PEFT adapter without the model that it adapts; give"
+        f" `base` too, the folder or the Hub's name of {name}"
+      )
+    return Opened(
+      huggingface.read_config(folder), huggingface.open_tensors(folder)
+    )
   where = foreign_files.find(folder, CONFIG)
   if where is None:
     raise errors.InputError(
@@ -107,7 +119,7 @@ def read(folder: pathlib.Path, base: pathlib.Path) -> Adapted:
   adapter = _open(folder)
   targets, whole = _split(adapter, config)
   entries = huggingface.open_tensors(base).entries
-  return Adapted(
+  return Opened(
     kept,
     huggingface.Tensors(base, {**entries, **whole}),
     fields | dict(lora_targets=targets),
@@ -140,15 +152,16 @@ def read_config(
         f" {allowed[0]!r}; merge the adapter with PEFT, and import that"
       )
   architecture = _architecture(config, record.get("task_type"), where)
-  fields = dict(
-    lora_rank=_number(record, "r", where, int),
-    lora_alpha=_alpha(record, where),
-  )
+  rank = _number(record, "r", where, int)
+  alpha = float(_number(record, "lora_alpha", where, int, float))
+  # The scale is alpha / rank, or alpha / sqrt(rank).
+  alpha *= math.sqrt(rank) if record.get("use_rslora") else 1
+  fields = dict(lora_rank=rank, lora_alpha=alpha)
   return dataclasses.replace(config, architecture=architecture), fields
 
 
 def add_params(
-  params: Mapping[str, Any], adapted: Adapted, dtype: str | None
+  params: Mapping[str, Any], adapted: Opened, dtype: str | None
 ) -> dict[str, Any]:
   """Returns parameters with those of the adapter.
 
@@ -162,7 +175,9 @@ def add_params(
       number that isn't finite.
   """
   model = dataclasses.replace(adapted.config.model, **adapted.fields)
-  copy: dict[str, Any] = _copied(params)
+  adapter = adapted.adapter
+  assert adapter is not None
+  copy: dict[str, Any] = jax.tree.map(lambda x: x, params)
   for row in rows_of(adapted.config.family, model.lora_targets):
     group: Any = copy
     for name in row.path[:-1]:
@@ -174,9 +189,14 @@ def add_params(
       if letter == "B":
         shape = (num_out, model.lora_rank)
       for name in names:
-        _check_shape(adapted.adapter, name, shape)
-      stacked = np.stack([adapted.adapter.read(name).T for name in names])
-      to = dtype or adapted.adapter.common_dtype(names)
+        found = adapter.entries[name].shape
+        if found != shape:
+          raise errors.InputError(
+            f"{adapter.folder / WEIGHTS}: {name} is {list(found)}; its"
+            f" rank and its base say {list(shape)}"
+          )
+      stacked = np.stack([adapter.read(name).T for name in names])
+      to = dtype or adapter.common_dtype(names)
       group[ours] = jnp.asarray(stacked, to)
   return copy
 
@@ -229,13 +249,6 @@ def _split(
   return tuple(x for x in model_config.LORA_TARGETS if x in targets), whole
 
 
-def _alpha(record: Mapping[str, Any], where: pathlib.Path) -> float:
-  """Returns lora_alpha; the scale is alpha / rank, or alpha / sqrt(rank)."""
-  alpha = float(_number(record, "lora_alpha", where, int, float))
-  rank = _number(record, "r", where, int)
-  return alpha * math.sqrt(rank) if record.get("use_rslora") else alpha
-
-
 def _number(
   record: Mapping[str, Any], name: str, where: pathlib.Path, *kinds: type
 ) -> Any:
@@ -253,8 +266,7 @@ def _architecture(
     return config.architecture
   for kind, name in TASKS.items():
     if name == task:
-      causal_lm = huggingface.FAMILIES[config.family].causal_lm
-      return causal_lm.replace("CausalLM", kind)
+      return huggingface.FAMILIES[config.family].classes.get(kind, f"For{kind}")
   raise errors.InputError(
     f"{where}: task_type={task!r}: expected one of {', '.join(TASKS.values())}"
   )
@@ -272,21 +284,3 @@ def rows_of(family: str, targets: Sequence[str]) -> list[families.Row]:
 def tensor_name(row: families.Row, layer: int, letter: str) -> str:
   module = row.name.format(layer).removesuffix(".weight")
   return f"{PREFIX}{module}.lora_{letter}.weight"
-
-
-def _check_shape(
-  adapter: huggingface.Tensors, name: str, shape: tuple[int, ...]
-) -> None:
-  found = adapter.entries[name].shape
-  if found != shape:
-    raise errors.InputError(
-      f"{adapter.folder / WEIGHTS}: {name} is {list(found)}; its rank and its"
-      f" base say {list(shape)}"
-    )
-
-
-def _copied(tree: Any) -> Any:
-  """Returns a copy of the dicts of a tree."""
-  if isinstance(tree, Mapping):
-    return {name: _copied(leaf) for name, leaf in tree.items()}
-  return tree

@@ -11,6 +11,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import huggingface
+from prm_jax.huggingface import class_names
 from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import safetensors_io
 from prm_jax.huggingface import to_hf_config
@@ -46,8 +47,15 @@ def check_base(
   plain = dataclasses.replace(model, lora_rank=0)
   same = config.family == family and to_hf_config.is_same(plain, config.model)
   other = None if same else "its config.json"
-  if other is None:
-    other = _first_other(family, plain, params, tensors)
+  if same:
+    names = (
+      name
+      for name, x in huggingface.export_tensors(family, plain, params)
+      if name not in tensors.entries
+      or tensors.entries[name].shape != x.shape
+      or not np.array_equal(tensors.read(name).astype(x.dtype), x)
+    )
+    other = next(names, None)
   if other is not None:
     raise errors.InputError(
       f"`base={base}`: {other} isn't that of {source}, in which more than the"
@@ -56,30 +64,16 @@ def check_base(
     )
 
 
-def _first_other(
-  family: str,
-  model: model_config.ModelConfig,
-  params: Any,
-  tensors: huggingface.Tensors,
-) -> str | None:
-  """Returns the name of a tensor that isn't the base's, None if all are."""
-  for name, x in huggingface.export_tensors(family, model, params):
-    entry = tensors.entries.get(name)
-    if entry is None or entry.shape != x.shape:
-      return name
-    if not np.array_equal(tensors.read(name).astype(x.dtype), x):
-      return name
-  return None
-
-
 def save(
   folder: pathlib.Path,
+  base: pathlib.Path,
+  source: pathlib.Path,
   family: str,
   model: model_config.ModelConfig,
   params: Any,
+  kind: str,
   head: Mapping[str, np.ndarray],
   *,
-  kind: str,
   base_model: str,
   dtype: str,
 ) -> None:
@@ -87,17 +81,40 @@ def save(
 
   Args:
     folder: The folder.
+    base: The Hugging Face folder of the base.
+    source: The checkpoint folder, for messages.
     family: The family of the model.
-    model: The shape of the model.
+    model: The shape of the model, with its adapters.
     params: Its parameters.
+    kind: What the model is for, as heads.tensors names it.
     head: The tensors of its head, which is kept whole.
-    kind: What the model is for, of peft_adapters.TASKS.
     base_model: The name of the base, or its folder.
     dtype: The type of the numbers.
 
   Raises:
-    InputError: A number doesn't fit the dtype, or the disk is full.
+    InputError: The model isn't the base with adapters, PEFT has no task for its
+      head or the base names its classes otherwise, the dtype isn't that of
+      training, or the disk is full.
   """
+  if dtype != "float32":
+    raise errors.InputError(
+      f"`dtype={dtype}`: adapters are exported in float32, as they were trained;"
+      " leave it out"
+    )
+  merges = "export without `base`, which merges the adapters"
+  if kind not in peft_adapters.TASKS or "v_head.summary.weight" in head:
+    raise errors.InputError(
+      f"{source}: PEFT has no task for its head; {merges}"
+    )
+  check_base(family, model, params, base, source)
+  if kind == "TokenClassification":  # no other head has several classes
+    raw = huggingface.read_config(base).raw
+    named = class_names.order(raw, len(head["score.weight"]), base)
+    if [*named] != sorted(named):
+      raise errors.InputError(
+        f"{base}: its config.json names the class of right steps first, and the"
+        f" adapter's head has it last; {merges}"
+      )
   whole = ((f"{peft_adapters.PREFIX}{name}", x) for name, x in head.items())
   safetensors_io.write_tensors(
     folder,

@@ -20,19 +20,11 @@ from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
 
-NATIVE = "native"
 # How the step scores of the published models are made one (peers' own code).
 _AGGREGATES = dict(math_shepherd="min", rlhflow="mean")
 # How their texts are cut, as their cards say; and whether all steps had labels.
 SEGMENTERS = dict(qwen_prm=segmenters.PARAGRAPH)
 _JUDGED = dict(math_shepherd="all", rlhflow="all")
-
-
-def template_name(encoding_config: encoding.EncodingConfig) -> str:
-  """Returns the name of a saved encoding's template, NATIVE without one."""
-  template = encoding_config.template
-  assert not isinstance(template, str), "a checkpoint's is data"
-  return NATIVE if template is None else template.name
 
 
 def how_of(
@@ -47,29 +39,34 @@ def how_of(
     how = how_read.of_export(config, tensors, source)
     # A policy of ours may be read as a PRM, as any language model may.
     if not how.kind.writes or template is None:
-      _check_template(how.encoding, template, source)
+      name = how_read.template_name(how.encoding)
+      if template not in (None, name):
+        raise errors.InputError(
+          f"{source}: `template={template}` isn't how it is read:"
+          f" {how_read.ENCODING_FILE} says {name}; leave the option out"
+        )
       return how, how_read.tokenizer_of_export(source)
   tokenizer = tokenizer_files.from_folder(source)
   encoding_config = _unread(config)
   head = heads.kind_of(config.architecture, tensors.names)
-  if head in heads.OUTCOME_HEADS:
+  if head is not None and heads.KINDS[head].is_outcome:
     return _outcome(
       config, head, tokenizer, template=template, system=system, source=source
     ), tokenizer
-  name = _template_name(config.architecture, head, template, source)
-  if name is None:
+  chosen = _template_name(config.architecture, head, template, source)
+  if chosen is None:
     if system is not None:
       raise errors.InputError(
         f"`system={system!r}`: only a chat has one; give `role=policy` too if it"
         " is a policy's"
       )
     return how_read.How("sft", encoding_config, "product", None, {}), tokenizer
-  written = templates.published(name, bos=tokenizer.bos_name, system=system)
+  written = templates.published(chosen, bos=tokenizer.bos_name, system=system)
   templates.check_tokenizer(written, tokenizer)
   encoding_config = dataclasses.replace(encoding_config, template=written)
-  fields = heads.fields_of(head) if head else _signs(name, tokenizer)
-  aggregate = _AGGREGATES.get(name, "product")
-  judged = _JUDGED.get(name)
+  fields = heads.KINDS[head].fields if head else _signs(chosen, tokenizer)
+  aggregate = _AGGREGATES.get(chosen, "product")
+  judged = _JUDGED.get(chosen)
   how = how_read.How("prm", encoding_config, aggregate, head, fields, judged)
   return how, tokenizer
 
@@ -128,17 +125,14 @@ def _outcome(
     )
   pad = config.raw.get("pad_token_id")
   written = outcome_chat.template(
-    source,
-    tokenizer,
-    pad=pad if isinstance(pad, int) else None,
-    system=system,
+    source, tokenizer, pad=pad if isinstance(pad, int) else None, system=system
   )
   return how_read.How(
     "orm",
     dataclasses.replace(_unread(config), template=written),
     "last",
     head,
-    heads.fields_of(head),
+    heads.KINDS[head].fields,
     # It was trained at the end of whole solutions alone.
     "last",
     segmenter=written.segmenter,
@@ -162,25 +156,11 @@ def _prompted(how: how_read.How, policy: import_policy.Policy) -> how_read.How:
   )
 
 
-def _check_template(
-  encoding_config: encoding.EncodingConfig,
-  wanted: str | None,
-  source: pathlib.Path,
-) -> None:
-  """Refuses to read an export of ours in another template than its own."""
-  name = template_name(encoding_config)
-  if wanted not in (None, name):
-    raise errors.InputError(
-      f"{source}: `template={wanted}` isn't how it is read:"
-      f" {how_read.ENCODING_FILE} says {name}; leave the option out"
-    )
-
-
 def _template_name(
   architecture: str, head: str | None, wanted: str | None, source: pathlib.Path
 ) -> str | None:
   """Returns the template's name, or None for a language model as it is."""
-  known = heads.TEMPLATES[head] if head else None
+  known = heads.KINDS[head].template if head else None
   if head is None and not architecture.endswith("ForCausalLM"):
     name = architecture or "config.json names no architecture"
     raise errors.InputError(

@@ -133,9 +133,10 @@ def moved(
   if not any(x.steps for x in solutions):
     raise errors.InputError("`sample`: has no steps; give solutions with steps")
   plain = dataclasses.replace(encoding_config, max_tokens=None)
+  writes = kinds.KINDS[description.program].writes
 
   def numbers(params: Any, computing: model_config.ModelConfig) -> np.ndarray:
-    if kinds.KINDS[description.program].writes:
+    if writes:
       ids = [_ids(x, plain, tokenizer, model.vocab_size) for x in solutions]
       log_probs = log_likelihood.of_ids(computing, params, ids)
       return np.concatenate([x[1:] for x in log_probs])
@@ -148,29 +149,21 @@ def moved(
   for dtype in dict.fromkeys((model.compute_dtype, "float32")):
     computing = model_config.computing_in(model, dtype)
     old, new = numbers(before, computing), numbers(after, computing)
-    out.append(_compared(old, new, description, dtype))
+    crossed = (old < schema.THRESHOLD) != (new < schema.THRESHOLD)
+    differences = np.abs(new - old)
+    out.append(
+      Moved(
+        "log-probabilities" if writes else "scores",
+        dtype,
+        len(old),
+        float(differences.max()),
+        float(differences.mean()),
+        float(old.min()),
+        float(old.max()),
+        None if writes else int(crossed.sum()),
+      )
+    )
   return tuple(out)
-
-
-def _compared(
-  old: np.ndarray,
-  new: np.ndarray,
-  description: model_json.Description,
-  compute_dtype: str,
-) -> Moved:
-  writes = kinds.KINDS[description.program].writes
-  differences = np.abs(new - old)
-  crossed = (old < schema.THRESHOLD) != (new < schema.THRESHOLD)
-  return Moved(
-    "log-probabilities" if writes else "scores",
-    compute_dtype,
-    len(old),
-    float(differences.max()),
-    float(differences.mean()),
-    float(old.min()),
-    float(old.max()),
-    None if writes else int(crossed.sum()),
-  )
 
 
 def _ids(

@@ -19,17 +19,14 @@ _OWN = frozenset(
     *("layer_types", "sliding_window", "sliding_window_pattern"),
     *("_sliding_window_pattern", "use_sliding_window", "max_window_layers"),
     *("hidden_act", "hidden_activation", "quantization_config"),
-    *("attn_logit_softcapping", "final_logit_softcapping"),
-    *("query_pre_attn_scalar", "transformers_version", "head_dim"),
+    "transformers_version",
   ]
 )
 
 
 def families_of(model: model_config.ModelConfig) -> list[str]:
   """Returns the families that have such a model, the plainest first."""
-  return [
-    family for family in families.FAMILIES if _misfit(family, model) is None
-  ]
+  return [x for x in families.FAMILIES if _misfit(x, model) is None]
 
 
 def check(family: str, model: model_config.ModelConfig) -> None:
@@ -70,14 +67,15 @@ def record(
   """
   check(family, model)
   kept = {k: v for k, v in (extra or {}).items() if k not in _OWN}
-  own = _record(family, model)
-  name = architecture or families.FAMILIES[family].causal_lm
-  return kept | own | dict(architectures=[name], torch_dtype=dtype)
+  value = families.FAMILIES[family]
+  names = [architecture or value.classes["CausalLM"]]
+  own = dict(architectures=names, torch_dtype=dtype)
+  return kept | _record(value, model) | own
 
 
-def _misfit(family: str, model: model_config.ModelConfig) -> str | None:
+def _misfit(name: str, model: model_config.ModelConfig) -> str | None:
   """Returns the first field that would be lost, with its value."""
-  model = _canonical(model)
+  family, model = families.FAMILIES[name], _canonical(model)
   back = _canonical(from_hf_config.model_of(family, _record(family, model)))
   for field in dataclasses.fields(model):
     value = getattr(model, field.name)
@@ -112,75 +110,30 @@ def _canonical(model: model_config.ModelConfig) -> model_config.ModelConfig:
   return dataclasses.replace(model, **{name: defaults[name] for name in free})
 
 
-def _record(family: str, model: model_config.ModelConfig) -> dict[str, Any]:
-  gemma = family.startswith("gemma")
-  hf_names = {own: name for name, own in from_hf_config.ACTIVATIONS.items()}
+def _record(
+  family: families.Family, model: model_config.ModelConfig
+) -> dict[str, Any]:
+  activations = {own: name for name, own in from_hf_config.ACTIVATIONS.items()}
   record: dict[str, Any] = {
-    "model_type": family,
-    "vocab_size": model.vocab_size,
-    "hidden_size": model.d_model,
-    "intermediate_size": model.d_ff,
-    "num_hidden_layers": model.num_layers,
-    "num_attention_heads": model.num_heads,
+    "model_type": family.name,
+    **{x: getattr(model, ours) for x, (ours, *_) in family.fields.items()},
     "num_key_value_heads": model.num_kv_heads,
     "head_dim": model.head_dim,
-    "hidden_activation" if gemma else "hidden_act": hf_names[model.activation],
-    "rms_norm_eps": model.norm_epsilon,
-    "tie_word_embeddings": model.tie_embedding,
+    family.activation: activations[model.activation],
     "rope_theta": model.rope_theta,
-    "rope_scaling": _rope_scaling_record(model),
+    "rope_scaling": None,
   }
-  if gemma:
-    is_gemma2 = family == "gemma2"
-    record |= dict(
-      query_pre_attn_scalar=_scalar(model),
-      final_logit_softcapping=model.final_softcap,
-      attn_logit_softcapping=model.attention_softcap if is_gemma2 else None,
-    )
-  if family == "gemma3_text":
+  if model.rope_scaling != "none":
+    fields = from_hf_config.ROPE_SCALINGS[model.rope_scaling]
+    scaled = {name: getattr(model, own) for name, (own, _) in fields.items()}
+    record["rope_scaling"] = dict(rope_type=model.rope_scaling) | scaled
+  if family.scales_queries:
+    # transformers takes whole numbers only.
+    scale = model.query_scale
+    scalar = max(1, round(scale**-2)) if scale else model.head_dim
+    record["query_pre_attn_scalar"] = scalar
+  if family.has_local_rope:
     record["rope_local_base_freq"] = model.rope_local_theta or model.rope_theta
-  return record | _windows_record(family, model)
-
-
-def _scalar(model: model_config.ModelConfig) -> int:
-  """Returns query_pre_attn_scalar: transformers takes whole numbers only."""
-  if model.query_scale is None:
-    return model.head_dim
-  return max(1, round(model.query_scale**-2))
-
-
-def _rope_scaling_record(model: model_config.ModelConfig) -> dict | None:
-  if model.rope_scaling == "none":
-    return None
-  return dict(rope_type=model.rope_scaling) | {
-    hf_field: getattr(model, field)
-    for hf_field, (field, _) in from_hf_config.ROPE_SCALINGS[
-      model.rope_scaling
-    ].items()
-  }
-
-
-def _windows_record(
-  family: str, model: model_config.ModelConfig
-) -> dict[str, Any]:
-  windowed = model.windowed
-  types = [from_hf_config.LAYER_TYPES[x] for x in windowed]
-  if "sliding_window" not in families.FAMILIES[family].defaults:
-    return {}
-  if family == "mistral":
-    return dict(sliding_window=model.window if all(windowed) else None)
-  if family.startswith("qwen"):
-    return dict(
-      use_sliding_window=any(windowed),
-      sliding_window=model.window,
-      max_window_layers=[*windowed, True].index(True),
-      layer_types=types,
-    )
-  record: dict[str, Any] = dict(
-    sliding_window=4096 if model.window is None else model.window,
-    layer_types=types,
-  )
-  for every in range(1, model.num_layers + 2):
-    if windowed == tuple((i + 1) % every > 0 for i in range(len(windowed))):
-      record["sliding_window_pattern"] = every
+  if family.windows is not None:
+    record |= family.windows.record(model)
   return record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 import pathlib
 from typing import Any, TYPE_CHECKING
 
@@ -23,17 +23,12 @@ _MAP = "special_tokens_map.json"
 
 def read_config(folder: pathlib.Path) -> dict[str, Any]:
   """Returns a folder's tokenizer_config.json; an empty one if it has none."""
-  return _read(folder, CONFIG)
-
-
-def _read(folder: pathlib.Path, name: str) -> dict[str, Any]:
-  path = foreign_files.find(folder, name)
-  return {} if path is None else files.read_json(path)
+  return foreign_files.read_json(folder, CONFIG)
 
 
 def special(folder: pathlib.Path) -> dict[str, str]:
   """Returns the names of special tokens by their roles, as "bos_token"."""
-  record = _read(folder, _MAP) | read_config(folder)
+  record = foreign_files.read_json(folder, _MAP) | read_config(folder)
   named = {
     role: _name(token)
     for role, token in record.items()
@@ -115,6 +110,23 @@ def published_ids(
     add_special_tokens=add_special_tokens,
   )
   return list(whole.ids)
+
+
+def other_ids(
+  folder: pathlib.Path, tried: Iterable[tuple[str, str, Iterable[int]]]
+) -> str | None:
+  """Returns the first text whose ids are others as published, None without one.
+
+  Args:
+    folder: The folder; without a tokenizer.json nothing is tried.
+    tried: What to call each text, the text, and the ids that we give it.
+  """
+  whole = as_published(folder)
+  if whole is not None:
+    for name, text, own in tried:
+      if published_ids(folder, whole, text) != list(own):
+        return name
+  return None
 
 
 def _added(folder: pathlib.Path) -> Iterator[str]:

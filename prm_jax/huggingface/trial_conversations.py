@@ -263,14 +263,16 @@ def _trial(
     message,
     text=text if message.text else "",
     thinking=random_.choice(texts).strip() or "c" if thinks else None,
-    calls=tuple(_trial_call(x, random_) for x in message.calls),
+    calls=tuple(
+      dataclasses.replace(x, name="look_up", arguments=_arguments(random_))
+      for x in message.calls
+    ),
   )
 
 
-def _trial_call(call: schema.Call, random_: random.Random) -> schema.Call:
+def _arguments(random_: random.Random) -> dict[str, Any]:
   values = random_.sample(_VALUES, random_.randint(0, 3))
-  arguments = {f"x{i}": value for i, value in enumerate(values)}
-  return dataclasses.replace(call, name="look_up", arguments=arguments)
+  return {f"x{i}": value for i, value in enumerate(values)}
 
 
 def _trial_tool(

@@ -193,103 +193,67 @@ def _their_scores(
 ) -> list[np.ndarray]:
   import torch
 
-  if base is None:
-    tensors = huggingface.open_tensors(source)
-    config = huggingface.read_config(source)
-  else:
-    adapted = peft_adapters.read(source, base)
-    tensors, config = adapted.tensors, adapted.config
+  opened = peft_adapters.opened(source, base)
+  config, tensors = opened.config, opened.tensors
   kind = heads.kind_of(config.architecture, tensors.names)
+  has_class = kind in (None, "TokenClassification", "SequenceClassification")
+  layers: list[str] = []
+  order: tuple[int, ...]
   if kind is None:
-    model = _load("CausalLM", source, base)
-  elif kind == "SequenceClassification":
-    model = _load(kind, source, base, num_labels=1)
-  elif base is None:
-    model = _load(None, source, base)
-  elif kind == "TokenClassification":
-    num_labels = _num_classes(kind, tensors)
-    model = _load(kind, source, base, num_labels=num_labels)
+    good, bad = description.model.step_tokens
+    order, model = (bad, good), _load("CausalLM", source, base)
   else:
-    model = _load("CausalLM", source, base).model
-  order: tuple[int, ...] = (0,)
-  if kind in ("ProcessRewardModel", "TokenClassification"):
-    order = heads.order_of(kind, config, _num_classes(kind, tensors), source)
+    kernels = [p for p in heads.KINDS[kind].names if p[-1] == "kernel"]
+    layers = [heads.KINDS[kind].names[path] for path in kernels]
+    num = tensors.entries[layers[-1]].shape[0]
+    order = heads.order_of(kind, config, num, source)
+    if has_class:
+      model = _load(kind, source, base, num_labels=num)
+    elif base is None:
+      model = _load(None, source, base)
+    else:
+      model = _load("CausalLM", source, base).model
   out = []
   for ids, at in zip(texts, places, strict=True):
     batch = torch.tensor(ids[None].astype(np.int64))
     with torch.no_grad():
-      if kind is None:
-        good, bad = description.model.step_tokens
+      if kind == "SequenceClassification":
+        # The class itself says the last one alone, of the whole text.
+        hidden = model.model(batch).last_hidden_state[0, at].numpy()
+        logits = _head(tensors, layers, hidden)
+        logits[-1] = model(batch).logits[0].numpy()
+      elif has_class:
         logits = model(batch).logits[0, at].numpy()
-        out.append(_good(logits[:, [bad, good]]))
-      elif kind == "SequenceClassification":
-        out.append(_with_whole(model, tensors, batch, at))
-      elif base is not None and kind == "TokenClassification":
-        # PEFT has put the adapter's head into it.
-        logits = model(batch).logits[0, at].numpy()
-        out.append(_good(logits[:, [*order]]))
       else:
         hidden = model(batch).last_hidden_state[0, at].numpy()
-        out.append(_head_scores(kind, tensors, hidden, order))
+        logits = _head(tensors, layers, hidden)
+    out.append(_good(logits[:, [*order]]))
   return out
 
 
-def _num_classes(kind: str, tensors: huggingface.Tensors) -> int:
-  name = "score.weight" if kind == "TokenClassification" else "score.2.weight"
-  return tensors.entries[name].shape[0]
-
-
-def _with_whole(
-  model: Any, tensors: huggingface.Tensors, batch: Any, at: _Ids
+def _head(
+  tensors: huggingface.Tensors, layers: Sequence[str], x: np.ndarray
 ) -> np.ndarray:
-  """Returns the scores of a classifier of whole texts.
+  """Returns the logits of a published head, given the names of its weights.
 
-  The last is what the class itself says of the text. It gives no others, so the
-  head is applied to the hidden states.
+  x: What the trunk computes.
   """
-  hidden = model.model(batch).last_hidden_state[0, at].numpy()
-  scores = _head_scores("SequenceClassification", tensors, hidden)
-  scores[-1] = model(batch).logits[0, 0].sigmoid().item()
-  return scores
-
-
-def _head_scores(
-  kind: str,
-  tensors: huggingface.Tensors,
-  hidden: np.ndarray,
-  order: Sequence[int] = (0,),
-) -> np.ndarray:
-  """Returns the scores of a published head, given what the trunk computes.
-
-  Args:
-    kind: The kind of head.
-    tensors: The tensors of its folder.
-    hidden: What the trunk computes.
-    order: The indices of its classes, from bad to good.
-  """
-
-  def linear(name: str, x: np.ndarray) -> np.ndarray:
-    weight = tensors.read(f"{name}.weight").astype(np.float32)
-    out = x @ weight.T
-    if f"{name}.bias" in tensors.names:
-      out += tensors.read(f"{name}.bias").astype(np.float32)
-    return out
-
-  if kind in ("ProcessRewardModel", "RewardModel"):
-    inner = np.maximum(linear("score.0", hidden), 0)
-    logits = linear("score.2", inner)
-  elif kind in ("TokenClassification", "SequenceClassification"):
-    logits = linear("score", hidden)
-  else:
-    logits = linear("v_head.summary", hidden)
-  logits = logits[:, [*order]]
-  if logits.shape[-1] == 1:
-    logits = np.concatenate([np.zeros_like(logits), logits], axis=-1)
-  return _good(logits)
+  for k, name in enumerate(layers):
+    x = np.maximum(x, 0) if k else x
+    x = x @ tensors.read(name).astype(np.float32).T
+    bias = f"{name.removesuffix('.weight')}.bias"
+    if bias in tensors.names:
+      x += tensors.read(bias).astype(np.float32)
+  return x
 
 
 def _good(logits: np.ndarray) -> np.ndarray:
-  """Returns the probability of all classes but the first, which is bad."""
+  """Returns the probability of all classes but the first, which is bad.
+
+  Of one logit, that of an outcome, it is the sigmoid.
+  """
+  if logits.shape[-1] == 1:
+    logits = np.concatenate([np.zeros_like(logits), logits], axis=-1)
   powers = np.exp(logits - logits.max(-1, keepdims=True))
   return powers[:, 1:].sum(-1) / powers.sum(-1)
 

@@ -109,9 +109,7 @@ class Ids:
 
 
 def compare(
-  folder: pathlib.Path,
-  tokenizer: tokenizer_lib.Tokenizer,
-  texts: Sequence[str],
+  folder: pathlib.Path, tokenizer: tokenizer_lib.Tokenizer, texts: Sequence[str]
 ) -> Ids | None:
   """Returns of which texts transformers has other ids.
 

@@ -85,13 +85,11 @@ def load_params(
   first = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
   params = {
     row.path: _load(
-      tensors,
-      row,
-      shapes[row.path].shape,
-      places.get(row.path, first),
-      dtype,
+      tensors, row, shapes[row.path].shape, places.get(row.path, first), dtype
     )
-    for row in _whole_first(table)
+    # The vocabulary's first: they are read whole, and at the end would be beside
+    # all other parameters.
+    for row in sorted(table, key=lambda row: row.per_layer)
   }
   ignored = [re.escape(x).replace(r"\{\}", r"\d+") for x in families.IGNORED]
   left = [
@@ -188,14 +186,6 @@ def _check_tied(
     f"{tensors.folder}: {head} isn't the embedding, though {from_hf_config.CONFIG}"
     " says tie_word_embeddings; set it to false to use both"
   )
-
-
-def _whole_first(table: Sequence[families.Row]) -> list[families.Row]:
-  """Returns the rows, those of the vocabulary's size first.
-
-  They are read whole: at the end this would be beside all other parameters.
-  """
-  return sorted(table, key=lambda row: row.per_layer)
 
 
 def _load(

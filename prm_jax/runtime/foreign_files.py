@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pathlib
 import stat
+from typing import Any
 
 from prm_jax import errors
 from prm_jax.runtime import files
@@ -65,6 +66,16 @@ def find(folder: files.PathLike, name: str) -> pathlib.Path | None:
       " again"
     )
   return path
+
+
+def read_json(folder: files.PathLike, name: str) -> dict[str, Any]:
+  """Returns the object in a folder's file; an empty one if there is no file.
+
+  Raises:
+    InputError: See `find`; or the file is damaged.
+  """
+  path = find(folder, name)
+  return {} if path is None else files.read_json(path)
 
 
 def _limit(name: str) -> int | None:

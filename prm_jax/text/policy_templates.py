@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import inspect
 import reprlib
 from typing import Any
 
@@ -398,11 +399,11 @@ def gsm8k_4_shot(ends: Sequence[str], bos: str | None = None) -> PolicyTemplate:
 
 
 _QWEN_ENDS = ("<|im_end|>", "<|endoftext|>")
-_CHATS: Mapping[str, Callable[..., PolicyTemplate]] = dict(
+_CHATS: dict[str, Callable[..., PolicyTemplate]] = dict(
   **dict(qwen2_5=qwen2_5, qwen2_5_math=qwen2_5_math, qwen3=qwen3),
   **dict(llama3=llama3, llama3_1=llama3_1, mistral=mistral, gemma=gemma),
 )
-_TEXTS: Mapping[str, Callable[..., PolicyTemplate]] = dict(
+_TEXTS: dict[str, Callable[..., PolicyTemplate]] = dict(
   plain=plain, gsm8k_4_shot=gsm8k_4_shot
 )
 CHATS = tuple(_CHATS)
@@ -452,22 +453,19 @@ def published(
     InputError: There is no such template, or it lacks what was asked for.
   """
   checks.check_choice("policy_template", name, NAMES)
-  fields: dict[str, Any] = {}
-  if system is not None:
-    if name not in CHATS:
+  make = (_CHATS | _TEXTS)[name]
+  asked = dict(system=system, thinking=thinking)
+  fields = {x: value for x, value in asked.items() if value is not None}
+  for field, what in dict(
+    system="system turn", thinking="switch for thinking"
+  ).items():
+    if field in fields and field not in inspect.signature(make).parameters:
       raise errors.InputError(
-        f"template {name!r} has no system turn; leave `system` out"
+        f"template {name!r} has no {what}; leave `{field}` out"
       )
-    fields["system"] = system
-  if thinking is not None:
-    if name != "qwen3":
-      raise errors.InputError(
-        f"template {name!r} has no switch for thinking; leave `thinking` out"
-      )
-    fields["thinking"] = thinking
   if name in _TEXTS:
-    return _TEXTS[name](ends, bos=bos)
-  return with_ends(_CHATS[name](**fields), ends)
+    return make(ends, bos=bos)
+  return with_ends(make(**fields), ends)
 
 
 def with_ends(template: PolicyTemplate, more: Sequence[str]) -> PolicyTemplate:

@@ -90,7 +90,7 @@ def test_measured_values_are_where_the_hub_looks_for_them():
     architecture="Qwen2ForTokenClassification",
     kind="process",
   )
-  data = huggingface_hub.ModelCard(f"{text}\n").data
+  data = huggingface_hub.ModelCard(f"---\n{text}\n---\n").data
   assert data.pipeline_tag == "token-classification"
   assert data.metrics == ["accuracy", "loss_nats"]
   assert data.model_name == 'my: "prm"'
@@ -115,7 +115,7 @@ def test_a_card_says_what_kind_of_model_it_is(architecture, kind, task, tag):
   text = card_fields.front_matter(
     fields, {}, name="m", architecture=architecture, kind=kind
   )
-  data = huggingface_hub.ModelCard(f"{text}\n").data
+  data = huggingface_hub.ModelCard(f"---\n{text}\n---\n").data
   assert data.pipeline_tag == task
   assert tag in data.tags
 

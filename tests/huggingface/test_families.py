@@ -1,5 +1,6 @@
 """Hugging Face folders: goldens of transformers, round trips, refusals."""
 
+import ast
 import dataclasses
 import functools
 import json
@@ -70,7 +71,7 @@ def test_the_goldens_hold_every_family_and_what_is_odd_about_it():
   models = {case: source.model for case, source in sources.items()}
   assert {x.family for x in sources.values()} == set(huggingface.FAMILIES)
   assert {x.architecture for x in sources.values()} == {
-    family.causal_lm for family in huggingface.FAMILIES.values()
+    x.classes["CausalLM"] for x in huggingface.FAMILIES.values()
   }
   tokens = np.load(GOLDEN / CASES[0] / "expected.npz")["tokens"].shape[1]
   windows = [x.window for x in models.values() if x.window is not None]
@@ -121,6 +122,30 @@ def test_a_familys_table_names_every_parameter_once(case):
   table = families_lib.rows(source.family, source.model)
   assert sorted(row.path for row in table) == ours
   assert len({row.name for row in table}) == len(ours)
+
+
+def test_no_code_asks_for_the_name_of_a_family():
+  """What differs between families is in their table, families.FAMILIES."""
+
+  def is_name(node):
+    value = node.value if isinstance(node, ast.Constant) else ""
+    text = value if isinstance(value, str) and len(value) > 2 else "-"
+    return any(x.startswith(text) for x in huggingface.FAMILIES)
+
+  asking = ("startswith", "endswith", "removeprefix")
+  found, num = [], 0
+  for folder in ("prm_jax", "experiments", "benchmarks"):
+    for path in (pathlib.Path(__file__).parents[2] / folder).rglob("*.py"):
+      for node in ast.walk(ast.parse(path.read_text())):
+        is_call = isinstance(node, ast.Call) and (
+          isinstance(node.func, ast.Attribute) and node.func.attr in asking
+        )
+        if is_call or isinstance(node, ast.Compare | ast.match_case):
+          num += 1
+          named = [x for x in ast.walk(node) if is_name(x)]
+          found += [f"{path.name}:{x.lineno}" for x in named]
+  assert not found
+  assert num > 3_000
 
 
 @pytest.mark.parametrize("case", ["qwen2_windows", "gemma3"])
@@ -220,7 +245,7 @@ def _refused(call, *said):
     ("qwen2_windows", dict(layer_types=["odd"] * 3), "'odd': expected one of"),
     ("qwen2_windows", dict(sliding_window=None), "without a window"),
     ("gemma2", dict(query_pre_attn_scalar=0), "query_pre_attn_scalar=0"),
-    ("gemma3", dict(attn_logit_softcapping=50.0), "no such cap"),
+    ("gemma3", dict(attn_logit_softcapping=50.0), "our gemma3_text doesn't"),
     ("gemma3", dict(use_bidirectional_attention=True), "bidirectional"),
     ("gemma3_released", dict(sliding_window_pattern=0), "give 1 or more"),
   ],
