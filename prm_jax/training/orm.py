@@ -22,8 +22,6 @@ from prm_jax.training import bradley_terry
 from prm_jax.training import losses
 from prm_jax.training import program
 
-LOSSES = ("bce", "bradley_terry")
-
 
 @dataclasses.dataclass(frozen=True)
 class ORMConfig:
@@ -41,14 +39,13 @@ class ORMConfig:
   outcome_target: str = "every_token"
 
   def __post_init__(self):
-    checks.check_choice("objective.loss", self.loss, LOSSES)
-    if self.loss != "bradley_terry":
-      checks.check_unset(self, ("margin",), "bradley_terry")
+    checks.check_choice("objective.loss", self.loss, tuple(LOSSES))
+    program.check_unread(self, LOSSES)
     checks.check_margin(self.margin)
     checks.check_choice(
       "objective.outcome_target", self.outcome_target, encoding.OUTCOME_TARGETS
     )
-    if self.loss == "bradley_terry" and self.outcome_target != "last_step":
+    if self.compares and self.outcome_target != "last_step":
       raise errors.InputError(
         f"objective.outcome_target={self.outcome_target!r}: bradley_terry"
         " compares solutions by their last step; set it to 'last_step'"
@@ -56,7 +53,7 @@ class ORMConfig:
 
   @property
   def compares(self) -> str | None:
-    return "solutions" if self.loss == "bradley_terry" else None
+    return "solutions" if LOSSES[self.loss].compares else None
 
   whole_solutions: ClassVar[bool] = False
   scoring: ClassVar[dict[str, Any]] = {}
@@ -71,15 +68,22 @@ def make_loss(
 ) -> program.Loss:
   """Returns the loss of outcomes, in which each solution weighs 1."""
   outputs = functools.partial(transformer.apply, model, method="outcome_logits")
-  if objective.loss == "bradley_terry":
-    return bradley_terry.make_loss(outputs, objective.margin or 0.0)
+  return LOSSES[objective.loss].loss(objective, outputs)
 
-  def sums(logits: Array, batch: batch_lib.Batch) -> program.LossSums:
-    total, weight = losses.step_bce(logits, batch.labels, batch.weights)
-    hit = (logits >= 0) == (batch.labels >= 0.5)
-    return total, weight, dict(right=(hit * batch.weights).sum())
 
-  return program.Loss(outputs, sums, program.loss_and_accuracy)
+def _bce(
+  objective: ORMConfig, logits: Array, batch: batch_lib.Batch
+) -> program.LossSums:
+  del objective
+  total, weight = losses.step_bce(logits, batch.labels, batch.weights)
+  hit = (logits >= 0) == (batch.labels >= 0.5)
+  return total, weight, dict(right=(hit * batch.weights).sum())
+
+
+LOSSES = dict(
+  bce=program.LossKind(_bce, program.accuracy),
+  bradley_terry=bradley_terry.KIND,
+)
 
 
 def encoder(objective: ORMConfig) -> program.Encoder:

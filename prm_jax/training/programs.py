@@ -117,9 +117,13 @@ def make(
     total, weight, sums = program.by_source(zeros, params, batch, sources)
     return dict(sums, total=total, weight=weight)
 
+  def finish_part(sums: dict[str, Any]) -> dict[str, float]:
+    mean = program.share(sums["total"], sums["weight"])
+    return {loss.name: mean} | loss.finish(sums)
+
   def finish(sums: dict[str, Any]) -> dict[str, float]:
     own = {k: v for k, v in sums.items() if "/" not in k}
-    return loss.finish(own) | program.finish_sources(loss.finish, sums)
+    return finish_part(own) | program.finish_sources(finish_part, sums)
 
   step = functools.partial(
     program.train_step,
@@ -127,6 +131,7 @@ def make(
     optimizer=optimizer,
     microbatches=microbatches,
     trains=trains,
+    loss_name=loss.name,
   )
   return program.Program(
     init, step, finish, trains, evaluate, label_sums=label_sums

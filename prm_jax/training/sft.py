@@ -43,4 +43,4 @@ def make_loss(
     return total, weight, dict(right=(hit * weights).sum())
 
   outputs = functools.partial(transformer.apply, model, method="lm_logits")
-  return program.Loss(outputs, sums, program.loss_and_accuracy)
+  return program.Loss(outputs, sums, program.accuracy)
