@@ -20,17 +20,12 @@ def sums(
   objective: Any, logits: Array, batch: batch_lib.Batch
 ) -> program.LossSums:
   """Returns the sums over pairs; the objective has a margin, or None for 0."""
-  targets = logits, batch.labels, batch.weights, groups(batch)
+  assert batch.pair_group is not None, "rows.preference_pairs.group makes pairs"
+  targets = logits, batch.labels, batch.weights, batch.pair_group
   margin = objective.margin or 0.0
   total, weight = losses.bradley_terry(*targets, margin=margin)
   in_order, _ = losses.pairs_in_order(*targets)
   return total, weight, dict(in_order=in_order)
-
-
-def groups(batch: batch_lib.Batch) -> batch_lib.ArrayLike:
-  """Returns the pair_group of a batch of pairs."""
-  assert batch.pair_group is not None, "rows.preference_pairs.group makes pairs"
-  return batch.pair_group
 
 
 def finish(sums) -> dict[str, float]:

@@ -14,13 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
-import functools
 from typing import Any, ClassVar
 
 from prm_jax.models import kinds
-from prm_jax.models import model_config
 from prm_jax.runtime import checks
-from prm_jax.training import bradley_terry
 from prm_jax.training import losses
 from prm_jax.training import program
 
@@ -63,17 +60,7 @@ class ImplicitConfig:
     return dict(beta=self.beta, step_score=self.step_score)
 
 
-def make_loss(
-  objective: ImplicitConfig, model: model_config.ModelConfig
-) -> program.Loss:
-  """Returns the loss of outcomes, by the log-ratios.
-
-  Rows must hold separate solutions, encoded by encoding.implicit_examples.
-  """
-  outputs = functools.partial(kinds.log_ratios, model)
-  return LOSSES[objective.loss].loss(objective, outputs)
-
-
+# Rows must hold separate solutions, encoded by encoding.implicit_examples.
 def _ce(objective, ratios, batch) -> program.LossSums:
   rows = ratios, batch.labels, batch.weights, batch.visible_until
   return *losses.implicit_ce(*rows, beta=objective.beta), {}
@@ -81,7 +68,7 @@ def _ce(objective, ratios, batch) -> program.LossSums:
 
 def _dpo(objective, ratios, batch) -> program.LossSums:
   rows = ratios, batch.labels, batch.weights, batch.visible_until
-  pairs = bradley_terry.groups(batch)
+  pairs = batch.pair_group
   return *losses.implicit_dpo(*rows, pairs, beta=objective.beta), {}
 
 

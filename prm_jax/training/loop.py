@@ -158,7 +158,7 @@ class Hooks:
   Args:
     workdir: The folder of checkpoints and metrics.
     key: The random key of the initial state.
-    mesh: The devices; None is all of them.
+    mesh: The devices; all of them by default.
     init_from: Initial parameters. Leaves that it lacks, such as a new head,
       keep their random values. What isn't trained is held in the type that it
       has here; in a run that is resumed, in the type that was saved.
@@ -179,7 +179,9 @@ class Hooks:
 
   workdir: pathlib.Path
   key: jax.Array
-  mesh: jax.sharding.Mesh | None = None
+  mesh: jax.sharding.Mesh = dataclasses.field(
+    default_factory=sharding.make_mesh
+  )
   init_from: Any = None
   donate: bool = False
   fresh: bool = False
@@ -221,9 +223,7 @@ def fit(
   metric_writers.check_installed(config.trackers)
   if config.skip_outliers is not None:
     program = program_lib.skipping_outliers(program, config.skip_outliers)
-  mesh = hooks.mesh or sharding.make_mesh()
-  hooks = dataclasses.replace(hooks, mesh=mesh)
-  key, init_from = hooks.key, hooks.init_from
+  mesh, key, init_from = hooks.mesh, hooks.key, hooks.init_from
   if hooks.measure is None and config.best_metric is not None:
     batches = hooks.eval_batches
     best_metric.check(config.best_metric, program, key, batches, mesh)
@@ -259,7 +259,7 @@ def _opened(
   Args:
     program: The program.
     config: How long to train, and when to log, evaluate and save.
-    hooks: What surrounds the updates, with a mesh.
+    hooks: What surrounds the updates.
     closing: Closes what is opened.
     is_new: Whether there is no save to resume from.
   """
@@ -334,7 +334,7 @@ class _Run:
       self.measure = self._measure if self.hooks.eval_batches else None
 
   def _measure(self, state: program_lib.TrainState) -> dict[str, float]:
-    assert self.prepared.evaluate is not None and self.hooks.mesh is not None
+    assert self.prepared.evaluate is not None
     return evaluate(
       *(self.program, self.prepared.evaluate, state),
       *(self.hooks.eval_batches, self.hooks.mesh, self.heartbeat),
@@ -416,7 +416,6 @@ class _Run:
     self.log.tokens += num_tokens(rows)
     start = time.perf_counter()
     callback = self.hooks.callback
-    assert self.hooks.mesh is not None
     batch = sharding.put_batch(rows, self.hooks.mesh)
     self.state, metrics = self._step(batch)
     last = step == self.config.steps
@@ -614,7 +613,6 @@ def _prepare(
   hooks: Hooks,
 ) -> _Prepared:
   mesh, key = hooks.mesh, hooks.key
-  assert mesh is not None
   placed = program_lib.place(program, mesh, key)
   shardings, target, step_fn = placed
   eval_fn = None

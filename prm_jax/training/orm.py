@@ -14,8 +14,6 @@ from jaxtyping import Array
 
 from prm_jax import batch as batch_lib
 from prm_jax import errors
-from prm_jax.models import model_config
-from prm_jax.models import transformer
 from prm_jax.runtime import checks
 from prm_jax.text import encoding
 from prm_jax.training import bradley_terry
@@ -61,14 +59,6 @@ class ORMConfig:
   @property
   def judged(self) -> str:
     return "last" if self.outcome_target == "last_step" else "all"
-
-
-def make_loss(
-  objective: ORMConfig, model: model_config.ModelConfig
-) -> program.Loss:
-  """Returns the loss of outcomes, in which each solution weighs 1."""
-  outputs = functools.partial(transformer.apply, model, method="outcome_logits")
-  return LOSSES[objective.loss].loss(objective, outputs)
 
 
 def _bce(

@@ -17,8 +17,6 @@ from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.models import kinds
-from prm_jax.models import model_config
-from prm_jax.models import transformer
 from prm_jax.rows import preference_pairs
 from prm_jax.runtime import checks
 from prm_jax.text import encoding
@@ -97,60 +95,24 @@ class PRMConfig:
     return "until_first_error" if ignores else "all"
 
 
-def make_loss(
-  objective: PRMConfig, model: model_config.ModelConfig
-) -> program.Loss:
-  """Returns the loss of step labels.
-
-  Raises:
-    InputError: The loss is three_way and model.step_classes isn't 3, or the
-      other way round.
-  """
-  kind = LOSSES[objective.loss]
-  if model.step_classes not in kind.step_classes:
-    raise errors.InputError(
-      f"loss={objective.loss!r} with model.step_classes={model.step_classes}:"
-      " three_way takes 3 classes, the other losses 1 or 2"
-    )
-  outputs = functools.partial(transformer.apply, model, method="step_logits")
-  return kind.loss(objective, outputs)
-
-
-def _bce(objective, logits, batch) -> losses.Sums:
-  weight = objective.error_weight
-  targets = logits, batch.labels, batch.weights
-  return losses.step_bce(*targets, error_weight=weight)
-
-
-def _mse(objective, logits, batch) -> losses.Sums:
-  del objective
-  return losses.step_mse(logits, batch.labels, batch.weights)
-
-
-def _three_way(objective, logits, batch) -> losses.Sums:
-  del objective
-  return losses.step_three_way(logits, batch.labels, batch.weights)
-
-
-def _pqm(objective, logits, batch) -> losses.Sums:
-  margin = objective.margin
-  zeta = losses.PQM_MARGIN if margin is None else margin
-  targets = logits, batch.labels, batch.weights
-  return losses.pqm(*targets, batch.visible_until, margin=zeta)
-
-
-def _of_steps(loss: Callable[..., losses.Sums], **options) -> program.LossKind:
+def _of_steps(
+  loss: Callable[..., losses.Sums],
+  options: Callable[..., dict[str, Any]] = lambda objective, batch: {},
+  **fields: Any,
+) -> program.LossKind:
   """Returns the kind of a loss of steps, which also counts right steps.
 
   Args:
-    loss: Returns losses.Sums, given (objective, logits, batch).
-    **options: Fields of the kind.
+    loss: Returns losses.Sums, given logits, labels and weights.
+    options: Returns its other arguments, given (objective, batch).
+    **fields: Fields of the kind.
   """
 
   def sums(
     objective: PRMConfig, logits: Array, batch: batch_lib.Batch
   ) -> program.LossSums:
-    total, weight = loss(objective, logits, batch)
+    targets = logits, batch.labels, batch.weights
+    total, weight = loss(*targets, **options(objective, batch))
     hit = (kinds.step_probability(logits) >= 0.5) == (batch.labels >= 0.5)
     wrong = batch.weights * (batch.labels < 0.5)
     counts = dict(
@@ -161,7 +123,8 @@ def _of_steps(loss: Callable[..., losses.Sums], **options) -> program.LossKind:
     )
     return total, weight, counts
 
-  return program.LossKind(sums, finish, **options)
+  fields = dict(step_classes=(1, 2)) | fields
+  return program.LossKind(sums, finish, **fields)
 
 
 def finish(sums) -> dict[str, float]:
@@ -180,12 +143,27 @@ def finish(sums) -> dict[str, float]:
   )
 
 
+def _pqm_options(objective, batch) -> dict[str, Any]:
+  margin = objective.margin
+  zeta = losses.PQM_MARGIN if margin is None else margin
+  return dict(visible_until=batch.visible_until, margin=zeta)
+
+
 LOSSES = dict(
-  bce=_of_steps(_bce),
-  mse=_of_steps(_mse, in_nats=False),
-  three_way=_of_steps(_three_way, step_classes=(3,)),
-  pqm=_of_steps(_pqm, in_nats=False, reads=("margin",), whole_solutions=True),
-  bradley_terry=bradley_terry.KIND._replace(reads=("margin", "pairs")),
+  bce=_of_steps(
+    losses.step_bce, lambda x, _: dict(error_weight=x.error_weight)
+  ),
+  mse=_of_steps(losses.step_mse, in_nats=False),
+  three_way=_of_steps(losses.step_three_way, step_classes=(3,)),
+  pqm=_of_steps(
+    *(losses.pqm, _pqm_options),
+    in_nats=False,
+    reads=("margin",),
+    whole_solutions=True,
+  ),
+  bradley_terry=bradley_terry.KIND._replace(
+    reads=("margin", "pairs"), step_classes=(1, 2)
+  ),
 )
 
 

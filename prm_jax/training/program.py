@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
-import functools
 import math
 from typing import (
   Any,
@@ -99,12 +98,15 @@ Encoder = Callable[..., tuple[list[encoding.Example], Counter[str]]]
 class Objective(Protocol):
   """What a program is trained for: the protocol of each program's own config.
 
-  compares says what is compared in pairs: alternatives, solutions or nothing.
+  loss is a name in the program's LOSSES. compares says what is compared in pairs: alternatives, solutions or nothing.
   whole_solutions says that the loss is of whole solutions, which can't share
   prefixes. scoring holds the arguments of the program's `scores` besides a
   batch. judged says which steps the program trains the scores of, as one of
   schema.JUDGED.
   """
+
+  @property
+  def loss(self) -> str: ...
 
   @property
   def compares(self) -> str | None: ...
@@ -149,7 +151,8 @@ class LossKind(NamedTuple):
     compares: Whether it is of pairs.
     whole_solutions: Whether it is of whole solutions, which can't share
       prefixes.
-    step_classes: The numbers of classes of a step head that it can train.
+    step_classes: The numbers of classes of the step head that it trains; ()
+      if it trains none.
   """
 
   sums: Callable[..., LossSums]
@@ -158,15 +161,7 @@ class LossKind(NamedTuple):
   reads: tuple[str, ...] = ()
   compares: bool = False
   whole_solutions: bool = False
-  step_classes: tuple[int, ...] = (1, 2)
-
-  def loss(
-    self, objective: Any, outputs: Callable[[Params, batch_lib.Batch], Array]
-  ) -> Loss:
-    """Returns the loss of an objective, given what the model computes."""
-    sums = functools.partial(self.sums, objective)
-    name = "loss_nats" if self.in_nats else "loss"
-    return Loss(outputs, sums, self.finish, name)
+  step_classes: tuple[int, ...] = ()
 
 
 def check_unread(objective: Any, kinds: Mapping[str, LossKind]) -> None:

@@ -180,16 +180,7 @@ def train(
   train_config.warn_of_head(config)
   vocab_size = vocab_size or tokenizer.vocab_size
   needed = encoding.num_ids(config.encoding, tokenizer)
-  lacks_reference = config.kind.has_reference and init_from is None
-  weights = sources.weights if sources is not None else ()
-  checks.refuse(
-    _problems(
-      vocab_size=vocab_size,
-      needed=needed,
-      lacks_reference=lacks_reference,
-      weighs_pairs=bool(config.objective.compares and weights),
-    )
-  )
+  checks.refuse(_problems(config, sources, init_from, needed, vocab_size))
   data = dict(_told(solutions), evaluation=_told(eval_solutions))
   distributed.check_same(dict(data=data))
   if bucket is None:
@@ -267,7 +258,7 @@ def train(
 
 
 def _problems(
-  *, vocab_size: int, needed: int, lacks_reference: bool, weighs_pairs: bool
+  config, sources, init_from, needed: int, vocab_size: int
 ) -> Iterator[str]:
   """Yields why a run can't begin."""
   if needed > vocab_size:
@@ -276,12 +267,12 @@ def _problems(
       " set encoding.template to one of"
       f" {', '.join((*templates.NAMES, encoding.OF_POLICY))}"
     )
-  if weighs_pairs:
+  if config.objective.compares and sources is not None and sources.weights:
     yield (
       "data.weights: an objective that compares takes every pair once; leave"
       " the weights out"
     )
-  if lacks_reference:
+  if config.kind.has_reference and init_from is None:
     yield (
       "init_from: an implicit PRM is measured against the model that it begins"
       " with; give the folder of an sft"
