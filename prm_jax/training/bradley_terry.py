@@ -12,6 +12,7 @@ from typing import Any
 from jaxtyping import Array
 
 from prm_jax import batch as batch_lib
+from prm_jax import errors
 from prm_jax.training import losses
 from prm_jax.training import program
 
@@ -20,12 +21,20 @@ def sums(
   objective: Any, logits: Array, batch: batch_lib.Batch
 ) -> program.LossSums:
   """Returns the sums over pairs; the objective has a margin, or None for 0."""
-  assert batch.pair_group is not None, "rows.preference_pairs.group makes pairs"
-  targets = logits, batch.labels, batch.weights, batch.pair_group
+  targets = logits, batch.labels, batch.weights, groups(batch)
   margin = objective.margin or 0.0
   total, weight = losses.bradley_terry(*targets, margin=margin)
   in_order, _ = losses.pairs_in_order(*targets)
   return total, weight, dict(in_order=in_order)
+
+
+def groups(batch: batch_lib.Batch) -> batch_lib.ArrayLike:
+  """Returns the batch's pair_group; refuses a batch that has none."""
+  if batch.pair_group is None:
+    raise errors.InputError(
+      "the rows hold no pairs: encode them with rows.preference_pairs.group"
+    )
+  return batch.pair_group
 
 
 def finish(sums) -> dict[str, float]:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from prm_jax.models import kinds
 from prm_jax.runtime import checks
+from prm_jax.training import bradley_terry
 from prm_jax.training import losses
 from prm_jax.training import program
 
@@ -68,7 +69,7 @@ def _ce(objective, ratios, batch) -> program.LossSums:
 
 def _dpo(objective, ratios, batch) -> program.LossSums:
   rows = ratios, batch.labels, batch.weights, batch.visible_until
-  pairs = batch.pair_group
+  pairs = bradley_terry.groups(batch)
   return *losses.implicit_dpo(*rows, pairs, beta=objective.beta), {}
 
 
