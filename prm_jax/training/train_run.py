@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import logging
 import pathlib
@@ -220,8 +221,8 @@ def train(
   saved = saves.saved_steps(storage.of_saves(workdir, bucket))
   if saved and not fresh:
     # First: a tokenizer that is made of the data differs with them.
-    checks.refuse(_other_data(path, data))
-    checks.refuse(_other_model(config, model, tokenizer, workdir))
+    others = _other_model(config, model, tokenizer, workdir)
+    checks.refuse(itertools.chain(_other_data(path, data), others))
   if config.kind.has_reference:
     init_from = implicit_prm.begin_from(init_from)
 
