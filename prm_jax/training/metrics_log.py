@@ -116,8 +116,8 @@ class Log:
 
   def __exit__(self, error, *_):
     # What couldn't be written before can't be now; that was said.
-    with contextlib.suppress(OSError):
-      for file in self._files:
+    for file in self._files:
+      with contextlib.suppress(OSError):
         file.close()
     self._bar.close()
     for writer in self._writers:
