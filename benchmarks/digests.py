@@ -462,7 +462,8 @@ def run_digests(folder: pathlib.Path, name: str) -> dict[str, str]:
   for line in (folder / "metrics.jsonl").read_text().splitlines():
     records.append(
       {
-        k: v
+        # A loss is named by its unit, or not: this is of numbers.
+        k.replace("loss_nats", "loss"): v
         for k, v in json.loads(line).items()
         if not k.endswith(("_s", "per_s", "crc32"))
       }

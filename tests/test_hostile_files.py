@@ -55,6 +55,7 @@ from prm_jax.remote import reply_journal
 from prm_jax.reports import rl_page
 from prm_jax.reports import rl_records
 from prm_jax.rl import reward_record
+from prm_jax.runtime import checks
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.runtime import limited_process
@@ -252,7 +253,7 @@ def test_config_and_data_of_a_run(tmp_path):
   )
   data = dict(solutions=3, sha256="x", evaluation=dict(solutions=1, sha256="y"))
   hostile_json.check(
-    lambda path: train_run._check_same_data(path, data),
+    lambda path: checks.refuse(train_run._other_data(path, data)),
     tmp_path / "data.json",
     data,
   )

@@ -7,7 +7,7 @@ are the same on every mesh, and a digest of its own metadata.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import errno
 import functools
 import hashlib
@@ -235,37 +235,41 @@ def read_meta(where: Any) -> dict[str, Any]:
   except Exception as e:  # whatever the file system or the text gives rise to
     raise unreadable(where, e) from None
   content = unsealed(meta_)
-  if content is None:
-    raise damaged(where, "meta isn't what was saved")
-  _check_types(content, where)
-  step = content.get("step")
-  if step is not None and str(step) != where.name:
-    raise damaged(where, f"it is the save of step {step}")
+  for problem in _meta_problems(content, where.name):
+    raise damaged(where, problem)
+  assert content is not None
   return content
 
 
-def _check_types(meta_: Mapping[str, Any], where: object) -> None:
-  for name, kind in (
+def _meta_problems(meta_: Mapping[str, Any] | None, name: str) -> Iterator[str]:
+  """Yields what is wrong with the metadata of the save of a folder's name."""
+  if meta_ is None:
+    yield "meta isn't what was saved"
+    return
+  for field, kind in (
     ("fingerprints", dict),
     ("metrics", dict),
     ("skipped", list),
   ):
-    if not isinstance(meta_.get(name), kind | None):
-      raise damaged(where, f"{name} of its meta isn't a {kind.__name__}")
-  for name, value in (meta_.get("metrics") or {}).items():
+    if not isinstance(meta_.get(field), kind | None):
+      yield f"{field} of its meta isn't a {kind.__name__}"
+  for metric, value in (meta_.get("metrics") or {}).items():
     is_huge = isinstance(value, int) and abs(value) > 1e300
     if is_huge or not checks.is_a(value, float | None, finite=False):
-      raise damaged(where, f"the metric {name} of its meta isn't a number")
+      yield f"the metric {metric} of its meta isn't a number"
   if not checks.is_a(
     [*(meta_.get("fingerprints") or {}).values()], tuple[str, ...]
   ):
-    raise damaged(where, "fingerprints of its meta aren't texts")
+    yield "fingerprints of its meta aren't texts"
   for count in meta_.get("skipped") or ():
     # The losses and norms that spikes are compared with are no counts.
     if checks.is_a(count, tuple[tuple[float, ...], ...]):
       continue
     if not checks.is_a(count, int) or not 0 <= count < 1 << 31:
-      raise damaged(where, "skipped of its meta isn't a list of counts")
+      yield "skipped of its meta isn't a list of counts"
+  step = meta_.get("step")
+  if step is not None and str(step) != name:
+    yield f"it is the save of step {step}"
 
 
 def check_leaves(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import dataclasses
 import hashlib
 import json
@@ -20,6 +20,7 @@ from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import sampling_defaults
 from prm_jax.models import matmul
 from prm_jax.models import model_config
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.text import encoding
 from prm_jax.text import segmenters
@@ -97,12 +98,12 @@ def read_description(folder: pathlib.Path) -> Description:
   record = files.read_json(path)
   try:
     return _from_record(record, path)
-  except errors.InputError as e:
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
     if str(e).startswith(f"{path}:"):
       raise
-    raise errors.InputError(f"{path}: damaged: {e}") from None
-  except (ValueError, KeyError, TypeError, AttributeError) as e:
-    raise errors.InputError(f"{path}: damaged: {integrity.reason(e)}") from None
+    is_ours = isinstance(e, errors.InputError)
+    reason = e if is_ours else integrity.reason(e)
+    raise errors.InputError(f"{path}: damaged: {reason}") from None
 
 
 def read_record(folder: pathlib.Path) -> dict[str, Any] | None:
@@ -164,13 +165,22 @@ def differences(
 
 def _from_record(record: dict[str, Any], where: object) -> Description:
   """Returns the description in a record; raises many errors if it isn't one."""
-  if record.pop("format") != FORMAT:
-    raise errors.InputError(f"{where}: a newer format; update prm_jax")
-  model = dict(record["model"], attention="auto")
-  record["model"] = model_config.from_record(model)
-  record.setdefault("scoring", {})
   if "reading" in record:  # its name in checkpoints of before
     record["encoding"] = record.pop("reading")
+  record.setdefault("scoring", {})
+  checks.refuse(_problems(record, where))
+  del record["format"]
+  model = dict(record["model"], attention="auto")
+  record["model"] = model_config.from_record(model)
+  if record.get("segmenter") is not None:
+    record["segmenter"] = segmenters.from_record(record["segmenter"])
+  return Description(**record)
+
+
+def _problems(record: Mapping[str, Any], where: object) -> Iterator[str]:
+  """Yields what is wrong with the fields of a description."""
+  if record["format"] != FORMAT:
+    yield f"{where}: a newer format; update prm_jax"
   for name, kind in (
     ("program", str),
     ("encoding", dict),
@@ -178,19 +188,14 @@ def _from_record(record: dict[str, Any], where: object) -> Description:
     ("scoring", dict),
   ):
     if not isinstance(record[name], kind):
-      raise TypeError(
-        f"{name} is {reprlib.repr(record[name])}; expected {kind.__name__}"
-      )
+      yield f"{name} is {reprlib.repr(record[name])}; expected {kind.__name__}"
   for name, choices in (
     ("judged", (*schema.JUDGED, None)),
     ("aggregate", voting.AGGREGATES),
   ):
     if name in record and record[name] not in choices:
-      raise ValueError(f"{name} is {reprlib.repr(record[name])}")
-  if record.get("segmenter") is not None:
-    record["segmenter"] = segmenters.from_record(record["segmenter"])
-  sampling_defaults.check(record.get("sampling", {}), where)
-  return Description(**record)
+      yield f"{name} is {reprlib.repr(record[name])}"
+  yield from sampling_defaults.problems(record.get("sampling", {}), where)
 
 
 def _deciding(description: Description, where: object) -> dict[str, Any]:

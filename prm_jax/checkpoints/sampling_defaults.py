@@ -6,12 +6,10 @@ They decide nothing about a score.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import math
 import reprlib
 from typing import Any
-
-from prm_jax import errors
 
 _Check = Callable[[float], bool]
 # A name, whether it is a whole number, what it may be, and that in words.
@@ -25,25 +23,23 @@ _FIELDS: Mapping[str, tuple[bool, _Check, str]] = dict(
 NAMES = tuple(_FIELDS)
 
 
-def check(sampling: Any, where: object) -> None:
-  """Refuses what isn't a mapping of NAMES to numbers in their ranges.
+def problems(sampling: Any, where: object) -> Iterator[str]:
+  """Yields why this is no mapping of NAMES to numbers in their ranges.
 
   Args:
     sampling: temperature, top_p, top_k, min_p and max_new_tokens, those that
       are known.
     where: The file, for the message.
-
-  Raises:
-    InputError: A name is unknown, or a number is out of its range.
   """
   if not isinstance(sampling, Mapping):
-    raise errors.InputError(
+    yield (
       f"{where}: sampling is {reprlib.repr(sampling)}; expected an object;"
       " restore the original file"
     )
+    return
   for name, value in sampling.items():
     if name not in _FIELDS:
-      raise errors.InputError(
+      yield (
         f"{where}: sampling has {reprlib.repr(name)}; expected"
         f" {', '.join(NAMES)}"
       )
@@ -51,7 +47,7 @@ def check(sampling: Any, where: object) -> None:
     kind = int if is_whole else (int, float)
     is_number = isinstance(value, kind) and not isinstance(value, bool)
     if not is_number or not is_right(value):
-      raise errors.InputError(
+      yield (
         f"{where}: {name} is {reprlib.repr(value)}; expected {words}; correct"
         " the file"
       )

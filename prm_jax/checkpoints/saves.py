@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import logging
 import math
@@ -17,6 +17,8 @@ from prm_jax import errors
 from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import leaves
 from prm_jax.checkpoints import model_json
+from prm_jax.runtime import checked_lines
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import storage
 
@@ -59,18 +61,22 @@ def chosen(folder: pathlib.Path, step: Step) -> int:
     InputError: There is no save, or not that one, or no best one.
   """
   saved = saved_steps(folder)
-  if not saved:
-    raise errors.InputError(f"{folder}: no checkpoint was saved there yet")
-  if step is None:
-    return saved[-1]
+  checks.refuse(_absent(folder, saved, step))
   if step == "best":
     return _best(folder, saved)
-  if step not in saved:
-    raise errors.InputError(
+  return saved[-1] if step is None else step
+
+
+def _absent(
+  folder: pathlib.Path, saved: Sequence[int], step: Step
+) -> Iterator[str]:
+  if not saved:
+    yield f"{folder}: no checkpoint was saved there yet"
+  if step not in (None, "best", *saved):
+    yield (
       f"{folder}: no checkpoint of step {step}; it has"
       f" {', '.join(map(str, saved))}"
     )
-  return step
 
 
 def types(folder: epath.Path | pathlib.Path) -> dict[tuple[str, ...], Any]:
@@ -94,7 +100,7 @@ def metric_of(
   metrics: Mapping[str, float | None] | None, name: str
 ) -> float | None:
   """Returns a metric of a save; None if it isn't there or isn't defined."""
-  value = (metrics or {}).get(name)
+  value = checked_lines.metric(metrics or {}, name)
   return value if value is not None and math.isfinite(value) else None
 
 

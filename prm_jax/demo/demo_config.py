@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import dataclasses
 
-from prm_jax import errors
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.runtime import checks
 from prm_jax.testbed import arithmetic
@@ -40,21 +39,21 @@ class DemoConfig:
   runs: Mapping[str, train_config.TrainConfig]
 
   def __post_init__(self):
+    checks.refuse(self._problems())
+
+  def _problems(self) -> Iterator[str]:
+    """Yields what is wrong, as messages."""
     problems = ("base_problems", "annotated_problems", "train_problems")
     solutions = ("train_samples", "monte_carlo_solutions", "completions")
     tests = ("test_problems", "num_samples", "max_new_tokens")
     checks.check_counts(self, ("vocabulary", *problems, *solutions, *tests))
-    if self.test_split not in arithmetic.SPLITS:
-      raise errors.InputError(
-        f"test_split={self.test_split!r}: expected one of"
-        f" {', '.join(arithmetic.SPLITS)}"
-      )
+    checks.check_choice("test_split", self.test_split, arithmetic.SPLITS)
     if not self.train_temperatures:
-      raise errors.InputError("train_temperatures is empty; give one or more")
+      yield "train_temperatures is empty; give one or more"
     for temperature in (self.temperature, *self.train_temperatures):
       self.sampling(temperature)
     if self.train_samples % len(self.train_temperatures):
-      raise errors.InputError(
+      yield (
         f"train_samples={self.train_samples} isn't a multiple of the"
         f" {len(self.train_temperatures)} train_temperatures"
       )

@@ -393,11 +393,12 @@ def _kept(
 
 def learning_curve(folder: pathlib.Path) -> list[list[float]]:
   """Returns [step, loss] as metrics.jsonl has them."""
-  return [
-    [r["step"], math.nan if r["loss_nats"] is None else r["loss_nats"]]
+  points = [
+    (r["step"], checked_lines.metric(r, "loss_nats"))
     for _, r in checked_lines.read_metrics(folder / "metrics.jsonl")
     if r["kind"] == "train"
   ]
+  return [[step, math.nan if x is None else x] for step, x in points]
 
 
 def peak_rss_gib() -> float:

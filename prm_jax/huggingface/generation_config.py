@@ -10,6 +10,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax.checkpoints import sampling_defaults
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 
@@ -57,7 +58,7 @@ def read(folder: pathlib.Path) -> GenerationConfig:
     for name in sampling_defaults.NAMES
     if record.get(name) is not None
   }
-  sampling_defaults.check(sampling, path)
+  checks.refuse(sampling_defaults.problems(sampling, path))
   if record.get("do_sample") is False:
     # What the others say is how one would sample.
     length = {k: v for k, v in sampling.items() if k == "max_new_tokens"}

@@ -14,6 +14,7 @@ from prm_jax.checkpoints import sampling_defaults
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import import_policy
 from prm_jax.models import kinds
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 from prm_jax.text import encoding
@@ -77,7 +78,7 @@ def of_export(
   where = source / ENCODING_FILE
   record = files.read_json(where)
   sampling = record.get("sampling", {})
-  sampling_defaults.check(sampling, where)
+  checks.refuse(sampling_defaults.problems(sampling, where))
   try:
     head = heads.kind_of(config.architecture, tensors.names)
     about = heads.KINDS[head] if head else None

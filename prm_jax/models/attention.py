@@ -7,7 +7,7 @@ a sampler's caches is in models/kv_cache.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import functools
 from typing import Any
 
@@ -16,7 +16,6 @@ import jax
 from jax import numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from prm_jax import errors
 from prm_jax.models import blockwise_attention
 from prm_jax.models import kv_cache
 from prm_jax.models import layers
@@ -25,6 +24,7 @@ from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.models.visibility import visibility
 from prm_jax.models.visibility import Window
+from prm_jax.runtime import checks
 
 
 def attend(
@@ -66,21 +66,26 @@ def attend(
   how: dict[str, Any] = dict(scale=scale, softcap=softcap)
   if kind == "reference":
     return reference(q, k, v, visible_until, window, **how)
-  if not _splits(q, k):
-    raise errors.InputError(
-      f"model.attention={kind!r}: the mesh can't split {k.shape[0]} rows and"
-      f" {k.shape[2]} key/value heads evenly; use 'reference'"
-    )
-  if not _has_kernel(kind, platform, q.dtype):
-    raise errors.InputError(
-      f"model.attention={kind!r}: it has no kernel for {q.dtype} on a"
-      f" {platform}; use 'auto'"
-    )
+  checks.refuse(_problems(kind, platform, q, k))
   kernel = functools.partial(_kernel(kind), **how)
   if kind != "blocks":
     kernel = functools.partial(kernel, platform=platform)
   near = () if window is None else (window,)
   return _on_each_device(kernel, *near)(q, k, v, visible_until, *near)
+
+
+def _problems(kind: str, platform: str, q: Array, k: Array) -> Iterator[str]:
+  """Yields why a kernel can't be used here."""
+  if not _splits(q, k):
+    yield (
+      f"model.attention={kind!r}: the mesh can't split {k.shape[0]} rows and"
+      f" {k.shape[2]} key/value heads evenly; use 'reference'"
+    )
+  if not _has_kernel(kind, platform, q.dtype):
+    yield (
+      f"model.attention={kind!r}: it has no kernel for {q.dtype} on a"
+      f" {platform}; use 'auto'"
+    )
 
 
 # From this length of a row on, the square is what costs on an accelerator.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import dataclasses
 from typing import Any, NamedTuple
 
@@ -142,6 +142,14 @@ class ModelConfig:
   lora_targets: tuple[str, ...] = LORA_TARGETS
 
   def __post_init__(self):
+    checks.refuse(self._problems())
+    # A tuple in one order, also of the list that JSON has: equal models are
+    # equal, and have a hash.
+    ordered = (x for x in LORA_TARGETS if x in self.lora_targets)
+    object.__setattr__(self, "lora_targets", tuple(ordered))
+
+  def _problems(self) -> Iterator[str]:
+    """Yields what is wrong, as messages."""
     sizes = ("vocab_size", "d_model", "num_heads", "num_kv_heads", "head_dim")
     checks.check_at_most(self, (*sizes, "d_ff"), limits.MODEL_SIZE, "model.")
     checks.check_at_most(self, ("num_layers",), limits.MODEL_LAYERS, "model.")
@@ -150,21 +158,20 @@ class ModelConfig:
     for name, allowed in _CHOICES.items():
       checks.check_choice(f"model.{name}", getattr(self, name), allowed)
     if self.num_heads % self.num_kv_heads:
-      raise errors.InputError(
+      yield (
         f"model.num_heads={self.num_heads} isn't a multiple of"
         f" model.num_kv_heads={self.num_kv_heads}"
       )
     if self.head_dim % 2:
-      raise errors.InputError(
+      yield (
         f"model.head_dim={self.head_dim}: RoPE rotates pairs; make it even"
       )
-    self._check_windows()
-    self._check_packed_attention()
-    self._check_rope_scaling()
-    self._check_step_head()
-    self._check_lora()
+    yield from self._window_problems()
+    yield from self._rope_problems()
+    yield from self._step_head_problems()
+    yield from self._lora_problems()
 
-  def _check_windows(self) -> None:
+  def _window_problems(self) -> Iterator[str]:
     optional = ("query_scale", "attention_softcap", "final_softcap")
     for name in (*optional, "rope_local_theta"):
       if getattr(self, name) is not None:
@@ -172,73 +179,64 @@ class ModelConfig:
     if self.window is None:
       for name in ("global_layers", "rope_local_theta"):
         if getattr(self, name) not in ((), None):
-          raise errors.InputError(
-            f"model.{name}={getattr(self, name)}: set model.window too"
-          )
+          yield (f"model.{name}={getattr(self, name)}: set model.window too")
       return
     checks.check_at_most(self, ("window",), limits.MODEL_TOKENS, "model.")
     known = range(self.num_layers)
     if sorted({*self.global_layers} & {*known}) != list(self.global_layers):
-      raise errors.InputError(
+      yield (
         f"model.global_layers={self.global_layers}: expected some of the layers"
         f" 0 to {self.num_layers - 1}, each once and in order"
       )
-
-  def _check_packed_attention(self) -> None:
-    if self.attention in PACKED_ATTENTION and self.window is not None:
-      raise errors.InputError(
+    if self.attention in PACKED_ATTENTION:
+      yield (
         f"model.attention={self.attention!r}: it knows no window, and"
         f" model.window={self.window}; use 'tree'"
       )
 
-  def _check_rope_scaling(self) -> None:
+  def _rope_problems(self) -> Iterator[str]:
     low_to_high = ("rope_low_freq_factor", "rope_high_freq_factor")
     checks.check_positive(self, ("rope_factor", *low_to_high), "model.")
     most = limits.MODEL_TOKENS
     checks.check_at_most(self, ("rope_original_tokens",), most, "model.")
     if self.rope_low_freq_factor >= self.rope_high_freq_factor:
-      raise errors.InputError(
+      yield (
         f"model.rope_low_freq_factor={self.rope_low_freq_factor}: expected"
         f" less than model.rope_high_freq_factor={self.rope_high_freq_factor}"
       )
 
-  def _check_step_head(self) -> None:
+  def _step_head_problems(self) -> Iterator[str]:
     if self.step_classes > 3:
-      raise errors.InputError(
-        f"model.step_classes={self.step_classes}: expected 1, 2 or 3"
-      )
+      yield (f"model.step_classes={self.step_classes}: expected 1, 2 or 3")
     if self.step_head != "tokens":
       if self.step_tokens:
-        raise errors.InputError(
+        yield (
           f"model.step_tokens={self.step_tokens}: only step_head='tokens'"
           " reads them; set it, or leave them out"
         )
       return
     good_bad = {x for x in self.step_tokens if 0 <= x < self.vocab_size}
     if len(good_bad) != 2 or len(self.step_tokens) != 2:
-      raise errors.InputError(
+      yield (
         f"model.step_tokens={self.step_tokens}: step_head='tokens' needs two"
         f" different ids below {self.vocab_size}: good and bad"
       )
     if self.step_classes != 1:
-      raise errors.InputError(
+      yield (
         f"model.step_classes={self.step_classes}: step_head='tokens' has one"
       )
 
-  def _check_lora(self) -> None:
+  def _lora_problems(self) -> Iterator[str]:
     if self.lora_rank:
       checks.check_at_most(self, ("lora_rank",), limits.MODEL_SIZE, "model.")
     checks.check_positive(self, ("lora_alpha",), "model.")
     given = tuple(self.lora_targets)
     ordered = tuple(name for name in LORA_TARGETS if name in given)
     if not given or sorted(given) != sorted(ordered):
-      raise errors.InputError(
+      yield (
         f"model.lora_targets={self.lora_targets!r}: expected some of"
         f" {', '.join(LORA_TARGETS)}, each once"
       )
-    # A tuple in one order, also of the list that JSON has: equal models are
-    # equal, and have a hash.
-    object.__setattr__(self, "lora_targets", ordered)
 
   def lora(self, name: str) -> Lora | None:
     """Returns the adapter of the matrices with that name, or None."""

@@ -8,14 +8,13 @@ for a mean over tokens, 1 / tokens of the solution for a mean over solutions
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import dataclasses
 from typing import NamedTuple
 
 from jax import numpy as jnp
 from jaxtyping import Array, Float
 
-from prm_jax import errors
 from prm_jax.batch import ArrayLike
 from prm_jax.runtime import checks
 from prm_jax.training import losses
@@ -74,6 +73,10 @@ class LossConfig:
   value_clip: float | None = None
 
   def __post_init__(self):
+    checks.refuse(self._problems())
+
+  def _problems(self) -> Iterator[str]:
+    """Yields what is wrong, as messages."""
     for name, allowed in (
       ("kind", tuple(POLICY_LOSSES)),
       ("loss_aggregation", LOSS_AGGREGATIONS),
@@ -90,21 +93,18 @@ class LossConfig:
     for name in ("kl_target", "value_clip"):
       if getattr(self, name) is not None:
         checks.check_positive(self, (name,), "loss.")
-    self._check_kl()
-
-  def _check_kl(self) -> None:
     if (self.kl_placement != "none") != (self.kl > 0):
-      raise errors.InputError(
+      yield (
         f"loss.kl_placement={self.kl_placement!r} with loss.kl={self.kl}: give"
         " both, or 'none' and 0"
       )
     if self.kl_placement == "loss" and self.kl_estimator == "k1":
-      raise errors.InputError(
+      yield (
         "loss.kl_estimator='k1' with loss.kl_placement='loss': its gradient is"
         " 0 in expectation; take k2 or k3, or kl_placement='reward'"
       )
     if self.kl_target is not None and self.kl_placement == "none":
-      raise errors.InputError(
+      yield (
         f"loss.kl_target={self.kl_target}: there is no KL; set"
         " loss.kl_placement"
       )

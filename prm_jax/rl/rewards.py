@@ -7,14 +7,13 @@ policy's tokens by characters (text.alignment).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import math
 from typing import Any
 
 import numpy as np
 
-from prm_jax import errors
 from prm_jax import schema
 from prm_jax.policy import codecs
 from prm_jax.policy.sampler import Completion
@@ -67,18 +66,22 @@ class RewardConfig:
   accuracy_range: tuple[float, ...] = (0.0, 1.0)
 
   def __post_init__(self):
+    checks.refuse(self._problems())
+
+  def _problems(self) -> Iterator[str]:
+    """Yields what is wrong, as messages."""
     weights = ("prm", "exact", "orm", "outcome", "verifier", "format", "length")
     checks.check_natural(self, (*weights, "implicit"), "rewards.")
     checks.check_natural(self, ("length_from",), "rewards.")
     checks.check_choice("rewards.prm_form", self.prm_form, PRM_FORMS)
     checks.check_choice("rewards.prm_cut", self.prm_cut, PRM_CUTS)
     if not any(getattr(self, name) for name in (*weights, "implicit")):
-      raise errors.InputError(
+      yield (
         "rewards: every weight is 0; set rewards.prm or rewards.verifier, say"
       )
     bounds = self.accuracy_range
     if len(bounds) != 2 or not 0 <= bounds[0] <= bounds[1] <= 1:
-      raise errors.InputError(
+      yield (
         f"rewards.accuracy_range={self.accuracy_range}: expected two shares,"
         " the smaller one first"
       )

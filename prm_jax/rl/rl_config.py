@@ -109,24 +109,28 @@ class RLConfig:
   mesh: tuple[int, ...] = (-1, 1, 1)
 
   def __post_init__(self):
+    checks.refuse(self._problems())
+
+  def _problems(self) -> Iterator[str]:
+    """Yields what is wrong, as messages."""
     checks.check_seed(self.seed)
     # They check their own fields.
     shape, update = self.shape, self.update
     n = self.rollout.num_solutions
     if n % shape.minibatches:
-      raise errors.InputError(
+      yield (
         f"minibatches={self.minibatches}: {n} solutions (rollout.problems x"
         " rollout.samples) can't be split evenly"
       )
     policy_loss = policy_losses.POLICY_LOSSES[self.loss.kind]
     if policy_loss.selects and self.credit.baseline != "none":
-      raise errors.InputError(
+      yield (
         f"loss.kind={self.loss.kind!r} with credit.baseline="
         f"{self.credit.baseline!r}: its solutions are selected by their return,"
         " and not compared; take 'none'"
       )
     if not policy_loss.off_policy and update.epochs * shape.minibatches > 1:
-      raise errors.InputError(
+      yield (
         f"loss.kind={self.loss.kind!r} with epochs={self.epochs}, minibatches="
         f"{self.minibatches}: it has no ratio for samples of an older policy;"
         " take 'ppo', or 1 and 1"
@@ -134,10 +138,10 @@ class RLConfig:
     if shape.share_prefixes:
       kind = self.model.get("attention", "auto")
       model_config.check_trees(kind, "packing.share_prefixes=True")
-    self._check_rollback()
-    self._check_names()
-    self._check_roles()
-    self._check_credit()
+    yield from self._rollback_problems()
+    yield from self._name_problems()
+    yield from self._role_problems()
+    yield from self._credit_problems()
 
   @property
   def key(self) -> score_sources.Key:
@@ -173,20 +177,20 @@ class RLConfig:
       implicit_beta=self.implicit_beta,
     )
 
-  def _check_rollback(self) -> None:
-    """Refuses a monitor that couldn't find a checkpoint to go back to."""
+  def _rollback_problems(self) -> Iterator[str]:
+    """Yields how a monitor couldn't find a checkpoint to go back to."""
     reach = self.fit.checkpoint_every * self.fit.keep_last
     needed = 3 * self.monitor.window
     if self.monitor.action == "rollback" and reach < needed:
-      raise errors.InputError(
+      yield (
         f"monitor.action='rollback': fit.checkpoint_every="
         f"{self.fit.checkpoint_every} and fit.keep_last={self.fit.keep_last}"
         f" keep the last {reach} updates, and what an alarm of windows of"
         f" {self.monitor.window} goes back to is farther; keep {needed} or more"
       )
 
-  def _check_names(self) -> None:
-    """Refuses names of what scores that have no form of one."""
+  def _name_problems(self) -> Iterator[str]:
+    """Yields which names of what scores have no form of one."""
     given = {name: getattr(self, name) for name in _SCORES}
     for field, name in given.items():
       with _of_field(field):
@@ -197,7 +201,7 @@ class RLConfig:
         score_sources.check_function(self.outcome)
     asks = any(map(score_sources.is_url, given.values()))
     if self.key_variable is not None and not asks:
-      raise errors.InputError(
+      yield (
         f"key_variable={self.key_variable!r}: none of {', '.join(_SCORES)} is"
         " at a server; leave it out"
       )
@@ -209,62 +213,62 @@ class RLConfig:
     if not any(
       name and score_sources.is_checkpoint(name) for name in given.values()
     ):
-      raise errors.InputError(
+      yield (
         f"score_dtype={self.score_dtype!r}: none of {', '.join(_SCORES)} is a"
         " checkpoint folder; leave it out"
       )
 
-  def _check_roles(self) -> None:
-    """Refuses rewards and losses whose models aren't given."""
+  def _role_problems(self) -> Iterator[str]:
+    """Yields which rewards and losses have no model."""
     rewards, loss = self.rewards, self.loss
     for name in ("prm", "orm", "outcome"):
       if getattr(rewards, name) and not getattr(self, name):
-        raise errors.InputError(
+        yield (
           f"rewards.{name}={getattr(rewards, name)}: which one? set {name} to"
           f" {_NAMES[name]}"
         )
     if self.critic and loss.critic != "separate":
-      raise errors.InputError(
+      yield (
         f"critic={self.critic!r}: only loss.critic='separate' starts from it"
       )
     has_kl = loss.kl_placement != "none"
     if self.reference == "none" and (has_kl or rewards.implicit):
-      raise errors.InputError(
+      yield (
         "reference='none': the KL and an implicit PRM are measured by one; set"
         " loss.kl_placement='none' and rewards.implicit=0, or reference=''"
       )
     if rewards.implicit and self.rollout.temperature != 1:
-      raise errors.InputError(
+      yield (
         f"rollout.temperature={self.rollout.temperature}: an implicit PRM's"
         " log-ratios are those at 1; set it to 1"
       )
 
-  def _check_credit(self) -> None:
-    """Refuses a baseline if what it compares is missing."""
+  def _credit_problems(self) -> Iterator[str]:
+    """Yields why a baseline can't compare."""
     rewards, loss, needs = self.rewards, self.loss, self.credit.needs
     where = f"credit.baseline={self.credit.baseline!r}"
     if needs.critic != (loss.critic != "none"):
-      raise errors.InputError(
+      yield (
         f"{where} with loss.critic={loss.critic!r}: gae takes a critic, shared"
         " or separate, and nothing else does"
       )
     if needs.implicit != (rewards.implicit > 0):
-      raise errors.InputError(
+      yield (
         f"{where} with rewards.implicit={rewards.implicit}: token rewards of an"
         " implicit PRM go with prime, and nothing else does"
       )
     if needs.implicit and rewards.of_steps:
-      raise errors.InputError(
+      yield (
         f"{where}: takes the implicit PRM's rewards and the outcome; set"
         " rewards.prm and rewards.exact to 0"
       )
     if needs.compares_steps and not rewards.of_steps:
-      raise errors.InputError(
+      yield (
         f"{where}: there is no step reward; take leave_one_out or group, or set"
         " rewards.prm"
       )
     if needs.compares_solutions and self.rollout.samples < 2:
-      raise errors.InputError(
+      yield (
         f"{where} with rollout.samples=1: it compares solutions of a problem;"
         " take 2 or more"
       )

@@ -5,7 +5,7 @@ Only this module joins the RL program, its models, its rewards and `fit`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import logging
 import pathlib
 import tempfile
@@ -29,6 +29,7 @@ from prm_jax.rl import roles as roles_lib
 from prm_jax.rl import sample_files
 from prm_jax.rl import tasks as problems_lib
 from prm_jax.rl import updates
+from prm_jax.runtime import checks
 from prm_jax.training import loop
 from prm_jax.training import program as program_lib
 
@@ -73,7 +74,7 @@ def train(
   name = workdir.name
   mesh = sharding.make_mesh(config.mesh)
   sharding.check_rows(config.packing.batch_size, mesh)
-  _check(config, problems, held_out, verifier)
+  checks.refuse(_misfits(config, problems, held_out, verifier))
   first = 0 if fresh else max(saves.saved_steps(workdir), default=0)
   saved = saves.types(workdir) if first else {}
   # A run of a version before has a reference of its own.
@@ -113,32 +114,34 @@ def train(
     make_program(config, roles.models, shares_reference=roles.shares_reference),
     collector,
     config.fit,
-    workdir=workdir,
-    key=jax.random.key(config.seed),
-    mesh=mesh,
-    init_from=roles.init_from,
-    donate=True,
-    fresh=fresh,
-    measure=measure.Measure(collector, held_out),
-    callback=watch(config.monitor, name),
-    on_start=describe_policy,
-    shown=SHOWN_METRICS,
-    name=name,
+    loop.Hooks(
+      workdir=workdir,
+      key=jax.random.key(config.seed),
+      mesh=mesh,
+      init_from=roles.init_from,
+      donate=True,
+      fresh=fresh,
+      measure=measure.Measure(collector, held_out),
+      callback=watch(config.monitor, name),
+      on_start=describe_policy,
+      shown=SHOWN_METRICS,
+      name=name,
+    ),
   )
 
 
-def _check(config, problems, held_out, verifier) -> None:
-  """Refuses problems and a verifier that don't fit the config."""
+def _misfits(config, problems, held_out, verifier) -> Iterator[str]:
+  """Yields how problems and verifier don't fit the config."""
   problems_lib.check_disjoint(problems, held_out)
   answered = any(map(problems_lib.has_answer, problems))
   if config.rewards.verifier and verifier.needs_answers and not answered:
-    raise errors.InputError(
+    yield (
       f"problems.train: none of its {len(problems):,} problems has an answer,"
       f" which rewards.verifier={config.rewards.verifier} compares with; give"
       ' "answer" fields, or set it to 0'
     )
   if config.rewards.exact and verifier.exact is None:
-    raise errors.InputError(
+    yield (
       f"rewards.exact={config.rewards.exact}: the verifier of these problems"
       " doesn't know right steps; set it to 0"
     )

@@ -1,9 +1,15 @@
-"""JSON Lines whose lines each end in a digest, so that damage is noticed.
+"""JSON Lines whose lines each have a digest, so that damage is noticed.
 
-The digest is the last field, `"crc32": "0a1b2c3d"`: the CRC-32 of the bytes
-before it. It detects every flipped bit, whatever that makes of the line; it
-contains no secret and detects no attack. Lines of a version before digests have
-none and aren't checked, but after a line with a digest no line may lack it.
+A digest is a CRC-32; it contains no secret and detects no attack. It is in one
+of two places:
+
+- The last field of the line, `"crc32": "0a1b2c3d"`, of the bytes before it.
+- A line of the file NAME.crc, of the line's bytes without its line break. The
+  digest is written first, so a killed process leaves no line without one.
+
+If there is a NAME.crc, a line must have its digest there or in itself. Lines of
+a version before digests have none and aren't checked, but after a line with a
+digest no line may lack it.
 
 Lines are appended, so a killed process leaves at most its last one unfinished:
 torn. Any other line that can't be used is damaged.
@@ -11,9 +17,10 @@ torn. Any other line that can't be used is damaged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import json
 import logging
+import pathlib
 import re
 from typing import Any, NamedTuple
 import zlib
@@ -42,12 +49,14 @@ class Line(NamedTuple):
     record: The object in it, without the digest; None if the line is torn or
       damaged.
     is_torn: Whether it is the unfinished last line of a killed process.
+    is_checked: Whether it has its digest.
   """
 
   number: int
   content: bytes
   record: Record | None
   is_torn: bool
+  is_checked: bool
 
 
 def line_of(text: str) -> str:
@@ -56,8 +65,36 @@ def line_of(text: str) -> str:
   return f'{body}, "{FIELD}": "{zlib.crc32(body.encode()):08x}"}}\n'
 
 
-def scan(lines: Iterable[bytes]) -> Iterator[Line]:
-  """Yields every line of a file, given its lines with their line breaks."""
+def digests_of(path: files.PathLike) -> pathlib.Path:
+  """Returns the path of the digests of a file's lines."""
+  path = pathlib.Path(path)
+  return path.with_name(f"{path.name}.crc")
+
+
+def digest_of(line: bytes) -> str:
+  """Returns the digest of a line as its file of digests has it."""
+  # An editor may write line ends of two bytes.
+  body = line.removesuffix(b"\n").removesuffix(b"\r")
+  return f"{zlib.crc32(body):08x}"
+
+
+def read_digests(path: files.PathLike) -> frozenset[str] | None:
+  """Returns the digests of a file's lines; None if they have no file."""
+  digests = digests_of(path)
+  if not digests.exists():
+    return None
+  return frozenset(inputs.read_bytes(digests).decode(errors="replace").split())
+
+
+def scan(
+  lines: Iterable[bytes], digests: frozenset[str] | None = None
+) -> Iterator[Line]:
+  """Yields every line of a file.
+
+  Args:
+    lines: Its lines with their line breaks.
+    digests: See read_digests.
+  """
   rest = enumerate(lines, 1)
   following = next(rest, None)
   has_digests = False
@@ -65,6 +102,8 @@ def scan(lines: Iterable[bytes]) -> Iterator[Line]:
     number, content = following
     following = next(rest, None)
     record, digest_is_right = _checked(content)
+    if digests is not None and digest_is_right is None:
+      digest_is_right = digest_of(content) in digests
     is_whole = record is not None and content.endswith(b"\n")
     if not is_whole or digest_is_right is False:
       record = None
@@ -74,7 +113,7 @@ def scan(lines: Iterable[bytes]) -> Iterator[Line]:
     # A line break is written last. A power failure can leave NULs instead.
     is_written = content.endswith(b"\n") and content.strip(b"\0\n")
     is_torn = following is None and not is_written
-    yield Line(number, content, record, is_torn)
+    yield Line(number, content, record, is_torn, bool(digest_is_right))
 
 
 def read(path: files.PathLike) -> Iterator[tuple[str, Record]]:
@@ -83,8 +122,9 @@ def read(path: files.PathLike) -> Iterator[tuple[str, Record]]:
   Raises:
     InputError: The file can't be read, or a line is damaged.
   """
+  digests = read_digests(path)
   with inputs.opened(path) as f:
-    for line in scan(map(_ended, inputs.lines(f, path))):
+    for line in scan(map(_ended, inputs.lines(f, path)), digests):
       where = f"{path}:{line.number}"
       if line.is_torn:
         _logger.warning(f"{where}: warning: unfinished, and left out")
@@ -130,6 +170,19 @@ def metrics_key(record: Record) -> tuple[str, int] | None:
   if not isinstance(kind, str) or type(step) is not int:
     return None
   return kind, step
+
+
+def metric(record: Mapping[str, Any], name: str) -> Any:
+  """Returns a metric by its name; None if there is none.
+
+  A loss that isn't in nats is named loss. Both names find it: configs and runs
+  of before have loss_nats for each.
+  """
+  if name in record:
+    return record[name]
+  source, slash, last = name.rpartition("/")
+  other = dict(loss="loss_nats", loss_nats="loss").get(last)
+  return record.get(f"{source}{slash}{other}")
 
 
 def named(numbers: Sequence[int]) -> str:

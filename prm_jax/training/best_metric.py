@@ -7,7 +7,7 @@ run that could never choose is refused before its first update.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import functools
 import logging
 import math
@@ -17,8 +17,9 @@ from flax.core import meta
 import jax
 
 from prm_jax import batch as batch_lib
-from prm_jax import errors
 from prm_jax.models import sharding
+from prm_jax.runtime import checked_lines
+from prm_jax.runtime import checks
 from prm_jax.training import program as program_lib
 
 _logger = logging.getLogger(__name__)
@@ -44,19 +45,22 @@ def check(
     InputError: There is no evaluation data, no such metric, or the labels of
       the data don't define it.
   """
+  checks.refuse(_problems(metric, program, key, eval_batches, mesh))
+
+
+def _problems(metric, program, key, eval_batches, mesh) -> Iterator[str]:
   if not eval_batches:
-    raise errors.InputError(
+    yield (
       f"fit.best_metric={metric!r}: there is no evaluation data to"
       " measure it on; give some, or null"
     )
   known = _metrics(program, key, eval_batches, mesh)
-  if metric not in known:
-    raise errors.InputError(
-      f"fit.best_metric={metric!r}: expected one of {', '.join(known)}"
-    )
-  if math.isnan(known[metric]):
+  value = checked_lines.metric(known, metric)
+  if value is None:
+    yield (f"fit.best_metric={metric!r}: expected one of {', '.join(known)}")
+  if math.isnan(value):
     defined = [name for name, value in known.items() if not math.isnan(value)]
-    raise errors.InputError(
+    yield (
       f"fit.best_metric={metric!r}: isn't defined on the evaluation data, which"
       " lack what it is a share of, such as wrong steps or right ones; give data"
       f" that have them, or another metric: {', '.join(defined)}"

@@ -14,20 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
-import functools
 from typing import Any, ClassVar
 
-from jaxtyping import Array
-
-from prm_jax import batch as batch_lib
 from prm_jax.models import kinds
-from prm_jax.models import model_config
 from prm_jax.runtime import checks
 from prm_jax.training import bradley_terry
 from prm_jax.training import losses
 from prm_jax.training import program
 
-LOSSES = ("implicit_ce", "implicit_dpo")
 STEP_SCORES = ("cumulative", "increment")
 REFERENCE = kinds.REFERENCE
 
@@ -48,13 +42,13 @@ class ImplicitConfig:
   step_score: str = "cumulative"
 
   def __post_init__(self):
-    checks.check_choice("objective.loss", self.loss, LOSSES)
+    checks.check_choice("objective.loss", self.loss, tuple(LOSSES))
     checks.check_positive(self, ("beta",), "objective.")
     checks.check_choice("objective.step_score", self.step_score, STEP_SCORES)
 
   @property
   def compares(self) -> str | None:
-    return "solutions" if self.loss == "implicit_dpo" else None
+    return "solutions" if LOSSES[self.loss].compares else None
 
   whole_solutions: ClassVar[bool] = True
 
@@ -67,24 +61,22 @@ class ImplicitConfig:
     return dict(beta=self.beta, step_score=self.step_score)
 
 
-def make_loss(
-  objective: ImplicitConfig, model: model_config.ModelConfig
-) -> program.Loss:
-  """Returns the loss of outcomes, by the log-ratios.
+# Rows must hold separate solutions, encoded by encoding.implicit_examples.
+def _ce(objective, ratios, batch) -> program.LossSums:
+  rows = ratios, batch.labels, batch.weights, batch.visible_until
+  return *losses.implicit_ce(*rows, beta=objective.beta), {}
 
-  Rows must hold separate solutions, encoded by encoding.implicit_examples.
-  """
 
-  def sums(ratios: Array, batch: batch_lib.Batch) -> program.LossSums:
-    rows = ratios, batch.labels, batch.weights, batch.visible_until
-    if objective.loss == "implicit_ce":
-      total, weight = losses.implicit_ce(*rows, beta=objective.beta)
-    else:
-      pairs = bradley_terry.groups(batch)
-      total, weight = losses.implicit_dpo(*rows, pairs, beta=objective.beta)
-    return total, weight, {}
+def _dpo(objective, ratios, batch) -> program.LossSums:
+  rows = ratios, batch.labels, batch.weights, batch.visible_until
+  pairs = bradley_terry.groups(batch)
+  return *losses.implicit_dpo(*rows, pairs, beta=objective.beta), {}
 
-  return program.Loss(functools.partial(kinds.log_ratios, model), sums, finish)
+
+LOSSES = dict(
+  implicit_ce=program.LossKind(_ce),
+  implicit_dpo=program.LossKind(_dpo, compares=True),
+)
 
 
 def begin_from(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,8 +86,3 @@ def begin_from(params: Mapping[str, Any]) -> dict[str, Any]:
   """
   model = {k: v for k, v in params.items() if k != REFERENCE}
   return {**model, REFERENCE: model}
-
-
-def finish(sums) -> dict[str, float]:
-  """Returns the loss in nats, per solution or per pair."""
-  return dict(loss_nats=program.share(sums["total"], sums["weight"]))

@@ -28,6 +28,7 @@ from prm_jax.checkpoints import saves
 from prm_jax.models import memory
 from prm_jax.models import sharding
 from prm_jax.rows import loader
+from prm_jax.runtime import checked_lines
 from prm_jax.runtime import checks
 from prm_jax.runtime import distributed
 from prm_jax.runtime import host_memory
@@ -96,10 +97,7 @@ class FitConfig:
       checks.check_positive(self, ("skip_outliers",), "fit.")
     for name in self.trackers:
       checks.check_choice("fit.trackers", name, metric_writers.TRACKERS)
-    if self.best_mode not in ("min", "max"):
-      raise errors.InputError(
-        f"fit.best_mode={self.best_mode!r}: expected min or max"
-      )
+    checks.check_choice("fit.best_mode", self.best_mode, ("min", "max"))
     if self.best_metric is not None and not self._saves_are_evaluated():
       raise errors.InputError(
         f"fit.best_metric={self.best_metric!r}: checkpoint_every="
@@ -153,24 +151,51 @@ def stored(
   return next_rows
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Hooks:
+  """What surrounds the updates: how a run begins, is measured, seen and kept.
+
+  Args:
+    workdir: The folder of checkpoints and metrics.
+    key: The random key of the initial state.
+    mesh: The devices; all of them by default.
+    init_from: Initial parameters. Leaves that it lacks, such as a new head,
+      keep their random values. What isn't trained is held in the type that it
+      has here; in a run that is resumed, in the type that was saved.
+    donate: Whether the arrays of init_from are used up, so that none is in
+      memory twice. They can't be used afterwards.
+    fresh: Whether to replace what the workdir holds.
+    on_start: Called when only the checkpoint to resume from can still be
+      refused, and after `fresh` has removed the old run.
+    eval_batches: The held-out rows, if the program is evaluated on batches.
+    measure: Returns the metrics of a state, instead of eval_batches.
+    callback: Called after every update, with metrics; it may stop the run. It
+      needs every metric that it reads to be logged at every update.
+    bucket: Where checkpoints are saved and the workdir is copied to; None is
+      the workdir.
+    shown: The metrics that the progress line shows; None shows all.
+    name: The name of the run in the progress line.
+  """
+
+  workdir: pathlib.Path
+  key: jax.Array
+  mesh: jax.sharding.Mesh = dataclasses.field(
+    default_factory=sharding.make_mesh
+  )
+  init_from: Any = None
+  donate: bool = False
+  fresh: bool = False
+  on_start: Callable[[], None] = lambda: None
+  eval_batches: Sequence[batch_lib.Batch | batch_lib.Part] = ()
+  measure: Measure | None = None
+  callback: Callback | None = None
+  bucket: storage.Bucket | None = None
+  shown: Sequence[str] = ()
+  name: str = "train"
+
+
 def fit(
-  program: program_lib.Program,
-  next_rows: NextRows,
-  config: FitConfig,
-  *,
-  workdir: pathlib.Path,
-  key: jax.Array,
-  mesh: jax.sharding.Mesh | None = None,
-  init_from: Any = None,
-  donate: bool = False,
-  eval_batches: Sequence[batch_lib.Batch | batch_lib.Part] = (),
-  fresh: bool = False,
-  measure: Measure | None = None,
-  callback: Callback | None = None,
-  on_start: Callable[[], None] = lambda: None,
-  bucket: storage.Bucket | None = None,
-  shown: Sequence[str] = (),
-  name: str = "train",
+  program: program_lib.Program, rows: NextRows, config: FitConfig, hooks: Hooks
 ) -> program_lib.TrainState:
   """Returns the state after `config.steps` updates.
 
@@ -180,28 +205,10 @@ def fit(
 
   Args:
     program: The program to run.
-    next_rows: Returns the rows of an update: `stored` data, or a rollout of the
+    rows: Returns the rows of an update: `stored` data, or a rollout of the
       state's policy.
     config: How long to train, and when to log, evaluate and save.
-    workdir: The folder of checkpoints and metrics.
-    key: The random key of the initial state.
-    mesh: The devices.
-    init_from: Initial parameters. Leaves that it lacks, such as a new head,
-      keep their random values. What isn't trained is held in the type that it
-      has here; in a run that is resumed, in the type that was saved.
-    donate: Whether the arrays of init_from are used up, so that none is in
-      memory twice. They can't be used afterwards.
-    eval_batches: The held-out rows, if the program is evaluated on batches.
-    fresh: Whether to replace what the workdir holds.
-    measure: Returns the metrics of a state, instead of eval_batches.
-    callback: Called after every update, with metrics; it may stop the run. It
-      needs every metric that it reads to be logged at every update.
-    on_start: Called when only the checkpoint to resume from can still be
-      refused, and after `fresh` has removed the old run.
-    bucket: Where checkpoints are saved and the workdir is copied to; None is
-      the workdir.
-    shown: The metrics that the progress line shows; None shows all.
-    name: The name of the run in the progress line.
+    hooks: How the run begins, is measured, seen and kept.
 
   Raises:
     DamagedError: The workdir holds checkpoints, and all of them are damaged.
@@ -216,101 +223,94 @@ def fit(
   metric_writers.check_installed(config.trackers)
   if config.skip_outliers is not None:
     program = program_lib.skipping_outliers(program, config.skip_outliers)
-  mesh = mesh or sharding.make_mesh()
-  if measure is None and config.best_metric is not None:
-    best_metric.check(config.best_metric, program, key, eval_batches, mesh)
-  folder = storage.of_saves(workdir, bucket)
-  is_new = fresh or not saves.saved_steps(folder)
+  mesh, key, init_from = hooks.mesh, hooks.key, hooks.init_from
+  if hooks.measure is None and config.best_metric is not None:
+    batches = hooks.eval_batches
+    best_metric.check(config.best_metric, program, key, batches, mesh)
+  folder = storage.of_saves(hooks.workdir, hooks.bucket)
+  is_new = hooks.fresh or not saves.saved_steps(folder)
   types = trainable.types_of(init_from or {}) if is_new else saves.types(folder)
   program = program_lib.holding(program, types)
   _check_init(program, key, init_from, mesh, is_new=is_new)
-  measures_first = measure is not None
-  # Of several processes jax hears the signal, for all of them.
-  alone = distributed.number() == 1
   with contextlib.ExitStack() as closing:
-    if alone:
-      closing.enter_context(preemption.noticed())
-    stuck_after_s = 0 if alone else config.stuck_after_s
-    heartbeat = closing.enter_context(watchdog.watching(stuck_after_s))
-
-    place_checks: list[Callable[[], None]] = []
-
-    def claim():
-      held = locks.held(workdir, "training into it")
-      place_checks.append(closing.enter_context(held))
-      _claim(workdir, bucket, fresh=fresh)
-      on_start()
-
-    distributed.on_first(claim)
-    checkpoints = manager.Checkpoints(
-      folder,
-      keep_last=config.keep_last,
-      best_metric=config.best_metric,
-      best_mode=config.best_mode,
-      description=model_json.read_record(workdir),
-    )
-    closing.callback(checkpoints.close)
-    if donate and not is_new:
-      warm_start.free(init_from)  # before the save takes its place
-    prepared = _prepare(
-      program, checkpoints, mesh, key, init_from, name, donate=donate
-    )
-    made = int(prepared.state.step)
-    if made >= config.steps:
-      _logger.info(
-        f"{name}: has made all its {made:,} updates before: nothing is left to"
-        " do; for more updates give another `workdir` with a larger"
-        " `config.fit.steps`, on which the schedule depends, or `fresh=True` to"
-        " start over"
-      )
-    eval_fn = prepared.evaluate
-    if measure is None and eval_fn is not None and eval_batches:
-
-      def measure(state):
-        return evaluate(program, eval_fn, state, eval_batches, mesh, heartbeat)
-
-    log = metrics_log.Log(
-      workdir,
-      first=int(prepared.state.step),
-      steps=config.steps,
-      every=1 if callback else config.log_every,
-      tensorboard=config.tensorboard,
-      name=name,
-      shown=shown,
-      trackers=config.trackers,
-    )
-    run = _Run(
-      config,
-      program,
-      prepared,
-      checkpoints,
-      log,
-      measure,
-      callback,
-      heartbeat,
-      functools.partial(_check_places, place_checks),
-      bucket.send if bucket is not None else None,
-    )
+    run = _opened(program, config, hooks, closing, is_new=is_new)
     try:
-      with log:
-        run.finish(next_rows, mesh, measures_first=measures_first)
+      with run.log:
+        run.finish(rows)
     except Exception:
       # A save in the background fails in its own way if its folder is gone.
-      _check_places(place_checks)
+      run.check_places()
       raise
-    _check_changed(run.state, program, name)
-    best = checkpoints.best()
-    if best is not None:
-      _logger.info(
-        f"{name}: best {config.best_metric} of the saved steps: step {best};"
-        f" `step={best}` uses it",
-      )
-    elif config.best_metric is not None:
-      _logger.warning(
-        f"{name}: no saved step has a {config.best_metric} to choose the best"
-        " by"
-      )
+    _check_changed(run.state, program, hooks.name)
+    run.tell_best()
   return run.state
+
+
+def _opened(
+  program: program_lib.Program,
+  config: FitConfig,
+  hooks: Hooks,
+  closing: contextlib.ExitStack,
+  *,
+  is_new: bool,
+) -> _Run:
+  """Returns a run that owns its workdir, at its first state or its last save.
+
+  Args:
+    program: The program.
+    config: How long to train, and when to log, evaluate and save.
+    hooks: What surrounds the updates.
+    closing: Closes what is opened.
+    is_new: Whether there is no save to resume from.
+  """
+  workdir, bucket, name = hooks.workdir, hooks.bucket, hooks.name
+  # Of several processes jax hears the signal, for all of them.
+  alone = distributed.number() == 1
+  if alone:
+    closing.enter_context(preemption.noticed())
+  stuck_after_s = 0 if alone else config.stuck_after_s
+  heartbeat = closing.enter_context(watchdog.watching(stuck_after_s))
+  place_checks: list[Callable[[], None]] = []
+
+  def claim():
+    held = locks.held(workdir, "training into it")
+    place_checks.append(closing.enter_context(held))
+    _claim(workdir, bucket, fresh=hooks.fresh)
+    hooks.on_start()
+
+  distributed.on_first(claim)
+  checkpoints = manager.Checkpoints(
+    storage.of_saves(workdir, bucket),
+    keep_last=config.keep_last,
+    best_metric=config.best_metric,
+    best_mode=config.best_mode,
+    description=model_json.read_record(workdir),
+  )
+  closing.callback(checkpoints.close)
+  if hooks.donate and not is_new:
+    warm_start.free(hooks.init_from)  # before the save takes its place
+  prepared = _prepare(program, checkpoints, hooks)
+  first = int(prepared.state.step)
+  if first >= config.steps:
+    _logger.info(
+      f"{name}: has made all its {first:,} updates before: nothing is left to"
+      " do; for more updates give another `workdir` with a larger"
+      " `config.fit.steps`, on which the schedule depends, or `fresh=True` to"
+      " start over"
+    )
+  log = metrics_log.Log(
+    workdir,
+    first=first,
+    steps=config.steps,
+    every=1 if hooks.callback else config.log_every,
+    tensorboard=config.tensorboard,
+    name=name,
+    shown=hooks.shown,
+    trackers=config.trackers,
+  )
+  return _Run(
+    config, hooks, program, prepared, checkpoints, log, heartbeat, place_checks
+  )
 
 
 @dataclasses.dataclass(eq=False)
@@ -318,23 +318,46 @@ class _Run:
   """A run in progress: its state, and everything that acts on it."""
 
   config: FitConfig
+  hooks: Hooks
   program: program_lib.Program
   prepared: _Prepared
   checkpoints: manager.Checkpoints
   log: metrics_log.Log
-  measure: Measure | None
-  callback: Callback | None
   heartbeat: watchdog.Alive
-  check_place: Callable[[], None]
-  send: Callable[[], None] | None
+  place_checks: Sequence[Callable[[], None]]
 
   def __post_init__(self):
     self.state = self.prepared.state
     self.updated = False
+    self.measure = self.hooks.measure
+    if self.measure is None and self.prepared.evaluate is not None:
+      self.measure = self._measure if self.hooks.eval_batches else None
 
-  def finish(
-    self, next_rows: NextRows, mesh: jax.sharding.Mesh, *, measures_first: bool
-  ) -> None:
+  def _measure(self, state: program_lib.TrainState) -> dict[str, float]:
+    assert self.prepared.evaluate is not None
+    return evaluate(
+      *(self.program, self.prepared.evaluate, state),
+      *(self.hooks.eval_batches, self.hooks.mesh, self.heartbeat),
+    )
+
+  def check_places(self) -> None:
+    for check in self.place_checks:
+      check()
+
+  def tell_best(self) -> None:
+    """Logs which of the saves is the best, if there is a best_metric."""
+    best, metric = self.checkpoints.best(), self.config.best_metric
+    if best is not None:
+      _logger.info(
+        f"{self.log.name}: best {metric} of the saved steps: step {best};"
+        f" `step={best}` uses it",
+      )
+    elif metric is not None:
+      _logger.warning(
+        f"{self.log.name}: no saved step has a {metric} to choose the best by"
+      )
+
+  def finish(self, next_rows: NextRows) -> None:
     """Makes the remaining updates, and waits until all is saved.
 
     Raises:
@@ -342,16 +365,14 @@ class _Run:
       MovedError: The workdir is no longer where it was.
     """
     try:
-      self.go(next_rows, mesh, measures_first=measures_first)
+      self.go(next_rows)
     except preemption.PreemptedError:
       self.save_for_later()
       raise
     self.checkpoints.wait()
-    distributed.on_first(self.check_place)
+    distributed.on_first(self.check_places)
 
-  def go(
-    self, next_rows: NextRows, mesh: jax.sharding.Mesh, *, measures_first: bool
-  ) -> None:
+  def go(self, next_rows: NextRows) -> None:
     """Makes the remaining updates, and logs, evaluates and saves when due.
 
     Raises:
@@ -359,7 +380,7 @@ class _Run:
     """
     first = int(self.state.step)
     if not first:
-      if measures_first:
+      if self.hooks.measure is not None:
         self._evaluate(first)
     elif self._is_evaluated(first) and not distributed.any_of(
       self.log.evaluated(first)
@@ -375,7 +396,7 @@ class _Run:
       if distributed.reached_preemption(step):
         raise preemption.PreemptedError
       rows, facts = next_rows(self.state)
-      halt = self._update(step, rows, facts, mesh)
+      halt = self._update(step, rows, facts)
       last = halt is not None
       is_evaluated = self._is_evaluated(step) or (last and self.measure)
       measured = self._evaluate(step) if is_evaluated else None
@@ -389,15 +410,16 @@ class _Run:
         break
 
   def _update(
-    self, step: int, rows: Any, facts: dict[str, float], mesh: Any
+    self, step: int, rows: Any, facts: dict[str, float]
   ) -> StopDecision | None:
     """Makes an update and logs it; returns whether the run ends after it."""
     self.log.tokens += num_tokens(rows)
     start = time.perf_counter()
-    batch = sharding.put_batch(rows, mesh)
+    callback = self.hooks.callback
+    batch = sharding.put_batch(rows, self.hooks.mesh)
     self.state, metrics = self._step(batch)
     last = step == self.config.steps
-    if _due(step, self.config.log_every) or last or self.callback:
+    if _due(step, self.config.log_every) or last or callback:
       sums = {k: float(v) for k, v in jax.device_get(metrics).items()}
       values = facts | {k: v for k, v in sums.items() if "/" not in k}
       values |= program_lib.finish_sources(self.program.finish, sums)
@@ -405,7 +427,7 @@ class _Run:
         values["update_s"] = time.perf_counter() - start
       self.log.write(step, "train", values)
       self._check_skipped(step, values)
-    halt = self.callback(self.log.records) if self.callback else None
+    halt = callback(self.log.records) if callback else None
     self.log.advance(step)
     return halt
 
@@ -446,9 +468,10 @@ class _Run:
     """Logs and returns the metrics of the state, among them best_metric."""
     assert self.measure is not None
     measured = self.measure(self.state)
-    if self.config.best_metric not in {None, *measured}:
+    metric = self.config.best_metric
+    if metric is not None and checked_lines.metric(measured, metric) is None:
       raise errors.InputError(
-        f"fit.best_metric={self.config.best_metric!r}: the evaluation data"
+        f"fit.best_metric={metric!r}: the evaluation data"
         f" has only {', '.join(measured)}"
       )
     self.log.write(step, "eval", measured)
@@ -456,12 +479,13 @@ class _Run:
 
   def _save(self, measured: Mapping[str, float] | None = None) -> None:
     """Starts to save the state, after its records are on disk."""
-    distributed.on_first(self.check_place)
+    distributed.on_first(self.check_places)
     metric = self.config.best_metric
     if metric is not None and measured is not None:
-      best_metric.warn(metric, measured[metric], self.log.name, self.state.step)
-    if self.send is not None:
-      distributed.on_first(self.send)
+      value = checked_lines.metric(measured, metric)
+      best_metric.warn(metric, value, self.log.name, self.state.step)
+    if self.hooks.bucket is not None:
+      distributed.on_first(self.hooks.bucket.send)
     self.checkpoints.save(self.state, measured)
     host_memory.trim()
 
@@ -472,7 +496,7 @@ class _Run:
     if step and self.checkpoints.last_up_to(step) != step:
       self._save()
       self.checkpoints.wait()
-    distributed.on_first(self.check_place)
+    distributed.on_first(self.check_places)
     _logger.warning(
       f"{self.log.name}: SIGTERM: ended at step {step}"
       + (", which is saved" if step else "; nothing was trained yet")
@@ -497,11 +521,6 @@ class _Run:
     self.state = self.checkpoints.restore(back_to, self.prepared.target)
     self.checkpoints.drop_after(back_to)
     _logger.warning(f"{name}: went back to step {back_to}")
-
-
-def _check_places(checks: Sequence[Callable[[], None]]) -> None:
-  for check in checks:
-    check()
 
 
 def _check_changed(
@@ -558,8 +577,10 @@ def _clear(workdir: pathlib.Path) -> None:
   for folder in (workdir / "checkpoints", workdir / "tensorboard"):
     if folder.exists():
       shutil.rmtree(folder)
-  for name in ("metrics.jsonl", metric_writers.RUNS):
-    (workdir / name).unlink(missing_ok=True)
+  records = workdir / "metrics.jsonl"
+  digests = checked_lines.digests_of(records)
+  for path in (records, digests, workdir / metric_writers.RUNS):
+    path.unlink(missing_ok=True)
 
 
 def num_tokens(rows: Any) -> int:
@@ -587,8 +608,11 @@ class _Prepared(NamedTuple):
 
 
 def _prepare(
-  program, checkpoints, mesh, key, init_from, name, *, donate: bool
+  program: program_lib.Program,
+  checkpoints: manager.Checkpoints,
+  hooks: Hooks,
 ) -> _Prepared:
+  mesh, key = hooks.mesh, hooks.key
   placed = program_lib.place(program, mesh, key)
   shardings, target, step_fn = placed
   eval_fn = None
@@ -599,11 +623,11 @@ def _prepare(
       in_shardings=(shardings.params, sharding.of_batch(mesh)),
       out_shardings=sharding.replicated(mesh),
     )
-  saved = checkpoints.newest(target, name)
+  saved = checkpoints.newest(target, hooks.name)
   if saved is not None:
     return _Prepared(saved, target, step_fn, eval_fn)
   state = warm_start.first_state(
-    program, placed, mesh, key, init_from, donate=donate
+    program, placed, mesh, key, hooks.init_from, donate=hooks.donate
   )
   return _Prepared(state, target, step_fn, eval_fn)
 

@@ -83,7 +83,14 @@ class Log:
         f" {checked_lines.named(missing)}"
       )
     writes = distributed.is_first()
-    self._file = open(path if writes else os.devnull, "a", encoding="utf-8")  # noqa: SIM115
+    paths = (checked_lines.digests_of(path), path)
+    self._files = [
+      open(x if writes else os.devnull, "a", encoding="utf-8")  # noqa: SIM115
+      for x in paths
+    ]
+    if self._files[0].tell():
+      # It ends the digest that a killed process may have left unfinished.
+      self._files[0].write("\n")
     self._writers: list[metric_writers.Writer] = []
     if tensorboard and writes:
       board = metric_writers.TensorBoard(workdir / "tensorboard")
@@ -109,8 +116,9 @@ class Log:
 
   def __exit__(self, error, *_):
     # What couldn't be written before can't be now; that was said.
-    with contextlib.suppress(OSError):
-      self._file.close()
+    for file in self._files:
+      with contextlib.suppress(OSError):
+        file.close()
     self._bar.close()
     for writer in self._writers:
       writer.close(failed=error is not None)
@@ -162,7 +170,8 @@ class Log:
         f"{self.name} {kind} step {step}/{self._steps} {shown} {self._rate(step)}"
       )
     elif not self._shown:
-      self._bar.set_postfix_str(f"loss {values.get('loss_nats', 0):.4f}")
+      loss = checked_lines.metric(values, "loss_nats") or 0
+      self._bar.set_postfix_str(f"loss {loss:.4f}")
     elif kind == "train":
       # What fits behind a bar.
       self._bar.set_postfix_str(" ".join(shown.split(" ")[:6]))
@@ -176,9 +185,13 @@ class Log:
     return f"{rate:.2f} steps/s eta {(self._steps - step) / rate:.0f}s"
 
   def _append(self, record: Mapping[str, Any]) -> None:
+    text = json.dumps(record)
+    # The digest first: a line without one is damaged.
+    lines = checked_lines.digest_of(text.encode()), text
     try:
-      self._file.write(checked_lines.line_of(json.dumps(record)))
-      self._file.flush()
+      for file, line in zip(self._files, lines):
+        file.write(f"{line}\n")
+        file.flush()
     except OSError as e:
       remedy = "make room, and give the same command again"
       raise files.unwritable(self._path, e, remedy) from None
@@ -210,12 +223,13 @@ def keep_records(
   if not distributed.any_of(path.exists()):
     return [], 0
   kept: list[dict[str, Any]] = []
-  content, damaged = [], []
+  content, damaged, lacking = [], [], []
   keys: set[tuple[str, int]] = set()
   last = -math.inf
   dropped = 0
   read = path.read_bytes() if path.exists() else b""
-  for line in checked_lines.scan(io.BytesIO(read)):
+  digests = checked_lines.read_digests(path)
+  for line in checked_lines.scan(io.BytesIO(read), digests):
     wanted = _holds(holds, line.record)
     if line.is_torn:
       _logger.warning(
@@ -233,6 +247,8 @@ def keep_records(
         last = key[1]
       kept.append(line.record)
       content.append(line.content)
+      if not line.is_checked:
+        lacking.append(checked_lines.digest_of(line.content))
     else:
       dropped += 1
   if damaged:
@@ -241,6 +257,9 @@ def keep_records(
   def rewrite():
     if damaged:
       _set_aside(path, damaged)
+    if lacking:  # of a version before digests
+      with files.replacing(checked_lines.digests_of(path)) as f:
+        f.write("".join(f"{x}\n" for x in lacking))
     # The same bytes as before: a resumed run ends with those of another.
     with files.replacing(path, "wb") as f:
       f.write(b"".join(content))

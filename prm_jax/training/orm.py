@@ -14,15 +14,11 @@ from jaxtyping import Array
 
 from prm_jax import batch as batch_lib
 from prm_jax import errors
-from prm_jax.models import model_config
-from prm_jax.models import transformer
 from prm_jax.runtime import checks
 from prm_jax.text import encoding
 from prm_jax.training import bradley_terry
 from prm_jax.training import losses
 from prm_jax.training import program
-
-LOSSES = ("bce", "bradley_terry")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,14 +37,13 @@ class ORMConfig:
   outcome_target: str = "every_token"
 
   def __post_init__(self):
-    checks.check_choice("objective.loss", self.loss, LOSSES)
-    if self.loss != "bradley_terry":
-      checks.check_unset(self, ("margin",), "bradley_terry")
+    checks.check_choice("objective.loss", self.loss, tuple(LOSSES))
+    program.check_unread(self, LOSSES)
     checks.check_margin(self.margin)
     checks.check_choice(
       "objective.outcome_target", self.outcome_target, encoding.OUTCOME_TARGETS
     )
-    if self.loss == "bradley_terry" and self.outcome_target != "last_step":
+    if self.compares and self.outcome_target != "last_step":
       raise errors.InputError(
         f"objective.outcome_target={self.outcome_target!r}: bradley_terry"
         " compares solutions by their last step; set it to 'last_step'"
@@ -56,7 +51,7 @@ class ORMConfig:
 
   @property
   def compares(self) -> str | None:
-    return "solutions" if self.loss == "bradley_terry" else None
+    return "solutions" if LOSSES[self.loss].compares else None
 
   whole_solutions: ClassVar[bool] = False
   scoring: ClassVar[dict[str, Any]] = {}
@@ -66,20 +61,19 @@ class ORMConfig:
     return "last" if self.outcome_target == "last_step" else "all"
 
 
-def make_loss(
-  objective: ORMConfig, model: model_config.ModelConfig
-) -> program.Loss:
-  """Returns the loss of outcomes, in which each solution weighs 1."""
-  outputs = functools.partial(transformer.apply, model, method="outcome_logits")
-  if objective.loss == "bradley_terry":
-    return bradley_terry.make_loss(outputs, objective.margin or 0.0)
+def _bce(
+  objective: ORMConfig, logits: Array, batch: batch_lib.Batch
+) -> program.LossSums:
+  del objective
+  total, weight = losses.step_bce(logits, batch.labels, batch.weights)
+  hit = (logits >= 0) == (batch.labels >= 0.5)
+  return total, weight, dict(right=(hit * batch.weights).sum())
 
-  def sums(logits: Array, batch: batch_lib.Batch) -> program.LossSums:
-    total, weight = losses.step_bce(logits, batch.labels, batch.weights)
-    hit = (logits >= 0) == (batch.labels >= 0.5)
-    return total, weight, dict(right=(hit * batch.weights).sum())
 
-  return program.Loss(outputs, sums, program.loss_and_accuracy)
+LOSSES = dict(
+  bce=program.LossKind(_bce, program.accuracy),
+  bradley_terry=bradley_terry.KIND,
+)
 
 
 def encoder(objective: ORMConfig) -> program.Encoder:

@@ -6,7 +6,7 @@ Only the head `step_logits` is traced; no array over the vocabulary is built.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 import dataclasses
 import functools
 from typing import Any, ClassVar
@@ -17,8 +17,6 @@ from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.models import kinds
-from prm_jax.models import model_config
-from prm_jax.models import transformer
 from prm_jax.rows import preference_pairs
 from prm_jax.runtime import checks
 from prm_jax.text import encoding
@@ -26,8 +24,6 @@ from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import bradley_terry
 from prm_jax.training import losses
 from prm_jax.training import program
-
-LOSSES = ("bce", "mse", "three_way", "pqm", "bradley_terry")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,37 +52,38 @@ class PRMConfig:
   )
 
   def __post_init__(self):
-    checks.check_choice("objective.loss", self.loss, LOSSES)
+    checks.refuse(self._problems())
+
+  def _problems(self) -> Iterator[str]:
+    """Yields what is wrong, as messages."""
+    checks.check_choice("objective.loss", self.loss, tuple(LOSSES))
     checks.check_positive(self, ("error_weight",), "objective.")
     if self.error_weight != 1 and self.loss != "bce":
-      raise errors.InputError(
+      yield (
         f"objective.error_weight={self.error_weight}: only loss='bce' weights"
         " errors; set it to 1"
       )
-    if self.loss not in ("pqm", "bradley_terry"):
-      checks.check_unset(self, ("margin",), "pqm and bradley_terry")
-    if self.loss != "bradley_terry":
-      checks.check_unset(self, ("pairs",), "bradley_terry")
+    program.check_unread(self, LOSSES)
     checks.check_margin(self.margin)
     if self.pairs is not None:
       checks.check_choice("objective.pairs", self.pairs, preference_pairs.KINDS)
     # Three classes; pairs rank the three without classes of the model.
     classes = [x == "three_way" for x in (self.loss, self.labels.neutral)]
-    if classes[0] != classes[1] and self.loss != "bradley_terry":
-      raise errors.InputError(
+    if classes[0] != classes[1] and not self.compares:
+      yield (
         f"objective.loss={self.loss!r} with objective.labels.neutral="
         f"{self.labels.neutral!r}: set both to three_way, or neither"
       )
 
   @property
   def compares(self) -> str | None:
-    if self.loss != "bradley_terry":
+    if not LOSSES[self.loss].compares:
       return None
     return self.pairs or "alternatives"
 
   @property
   def whole_solutions(self) -> bool:
-    return self.loss == "pqm"
+    return LOSSES[self.loss].whole_solutions
 
   scoring: ClassVar[dict[str, Any]] = {}
 
@@ -98,37 +95,24 @@ class PRMConfig:
     return "until_first_error" if ignores else "all"
 
 
-def make_loss(
-  objective: PRMConfig, model: model_config.ModelConfig
-) -> program.Loss:
-  """Returns the loss of step labels.
+def _of_steps(
+  loss: Callable[..., losses.Sums],
+  options: Callable[..., dict[str, Any]] = lambda objective, batch: {},
+  **fields: Any,
+) -> program.LossKind:
+  """Returns the kind of a loss of steps, which also counts right steps.
 
-  Raises:
-    InputError: The loss is three_way and model.step_classes isn't 3, or the
-      other way round.
+  Args:
+    loss: Returns losses.Sums, given logits, labels and weights.
+    options: Returns its other arguments, given (objective, batch).
+    **fields: Fields of the kind.
   """
-  loss, margin = objective.loss, objective.margin
-  if (loss == "three_way") != (model.step_classes == 3):
-    raise errors.InputError(
-      f"loss={loss!r} with model.step_classes={model.step_classes}:"
-      " three_way takes 3 classes, the other losses 1 or 2"
-    )
-  outputs = functools.partial(transformer.apply, model, method="step_logits")
-  if loss == "bradley_terry":
-    return bradley_terry.make_loss(outputs, margin or 0.0)
-  functions: dict[str, Callable[..., losses.Sums]] = dict(
-    bce=functools.partial(losses.step_bce, error_weight=objective.error_weight),
-    mse=losses.step_mse,
-    three_way=losses.step_three_way,
-  )
 
-  def sums(logits: Array, batch: batch_lib.Batch) -> program.LossSums:
+  def sums(
+    objective: PRMConfig, logits: Array, batch: batch_lib.Batch
+  ) -> program.LossSums:
     targets = logits, batch.labels, batch.weights
-    if loss == "pqm":
-      zeta = losses.PQM_MARGIN if margin is None else margin
-      total, weight = losses.pqm(*targets, batch.visible_until, margin=zeta)
-    else:
-      total, weight = functions[loss](*targets)
+    total, weight = loss(*targets, **options(objective, batch))
     hit = (kinds.step_probability(logits) >= 0.5) == (batch.labels >= 0.5)
     wrong = batch.weights * (batch.labels < 0.5)
     counts = dict(
@@ -139,11 +123,12 @@ def make_loss(
     )
     return total, weight, counts
 
-  return program.Loss(outputs, sums, finish)
+  fields = dict(step_classes=(1, 2)) | fields
+  return program.LossKind(sums, finish, **fields)
 
 
 def finish(sums) -> dict[str, float]:
-  """Returns loss, accuracy and the share of wrong steps found.
+  """Returns accuracy and the share of wrong steps found.
 
   Without a wrong step errors_found isn't defined (nan), and without a wrong or
   without a right one balanced_accuracy isn't.
@@ -152,11 +137,34 @@ def finish(sums) -> dict[str, float]:
   kept = sums["steps_right"] - sums["errors_found"]
   errors_found = program.share(sums["errors_found"], sums["errors"])
   return dict(
-    loss_nats=program.share(sums["total"], sums["weight"]),
     accuracy=program.share(sums["steps_right"], sums["steps"]),
     balanced_accuracy=(errors_found + program.share(kept, rights)) / 2,
     errors_found=errors_found,
   )
+
+
+def _pqm_options(objective, batch) -> dict[str, Any]:
+  margin = objective.margin
+  zeta = losses.PQM_MARGIN if margin is None else margin
+  return dict(visible_until=batch.visible_until, margin=zeta)
+
+
+LOSSES = dict(
+  bce=_of_steps(
+    losses.step_bce, lambda x, _: dict(error_weight=x.error_weight)
+  ),
+  mse=_of_steps(losses.step_mse, in_nats=False),
+  three_way=_of_steps(losses.step_three_way, step_classes=(3,)),
+  pqm=_of_steps(
+    *(losses.pqm, _pqm_options),
+    in_nats=False,
+    reads=("margin",),
+    whole_solutions=True,
+  ),
+  bradley_terry=bradley_terry.KIND._replace(
+    reads=("margin", "pairs"), step_classes=(1, 2)
+  ),
+)
 
 
 def encoder(objective: PRMConfig) -> program.Encoder:

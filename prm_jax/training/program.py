@@ -25,6 +25,7 @@ import optax
 from prm_jax import batch as batch_lib
 from prm_jax.models import narrow_stacks
 from prm_jax.models import sharding
+from prm_jax.runtime import checks
 from prm_jax.runtime import preemption
 from prm_jax.text import encoding
 from prm_jax.training import skip_updates
@@ -97,12 +98,15 @@ Encoder = Callable[..., tuple[list[encoding.Example], Counter[str]]]
 class Objective(Protocol):
   """What a program is trained for: the protocol of each program's own config.
 
-  compares says what is compared in pairs: alternatives, solutions or nothing.
+  loss is a name in the program's LOSSES. compares says what is compared in pairs: alternatives, solutions or nothing.
   whole_solutions says that the loss is of whole solutions, which can't share
   prefixes. scoring holds the arguments of the program's `scores` besides a
   batch. judged says which steps the program trains the scores of, as one of
   schema.JUDGED.
   """
+
+  @property
+  def loss(self) -> str: ...
 
   @property
   def compares(self) -> str | None: ...
@@ -124,12 +128,49 @@ class Loss(NamedTuple):
     outputs: Returns what the model computes, given (params, batch).
     sums: Returns LossSums, given (outputs, batch). Tokens of weight 0 add
       nothing.
-    finish: Returns metrics, given sums over batches; nan is undefined.
+    finish: Returns the metrics besides the loss, given sums over batches; nan
+      is undefined.
+    name: The name of the loss as a metric; it says the unit, if it has one.
   """
 
   outputs: Callable[[Params, batch_lib.Batch], Array]
   sums: Callable[[Array, batch_lib.Batch], LossSums]
   finish: Callable[[dict[str, Any]], dict[str, float]]
+  name: str = "loss_nats"
+
+
+class LossKind(NamedTuple):
+  """A loss of an objective: a line of its program's table LOSSES.
+
+  Args:
+    sums: Returns LossSums, given (objective, outputs, batch).
+    finish: Returns the metrics besides the loss, given sums; nan is undefined.
+    in_nats: Whether total / weight is in nats; only then its metric is named
+      loss_nats, otherwise loss.
+    reads: The fields of the objective that few losses read.
+    compares: Whether it is of pairs.
+    whole_solutions: Whether it is of whole solutions, which can't share
+      prefixes.
+    step_classes: The numbers of classes of the step head that it trains; ()
+      if it trains none.
+  """
+
+  sums: Callable[..., LossSums]
+  finish: Callable[[dict[str, Any]], dict[str, float]] = lambda _: {}
+  in_nats: bool = True
+  reads: tuple[str, ...] = ()
+  compares: bool = False
+  whole_solutions: bool = False
+  step_classes: tuple[int, ...] = ()
+
+
+def check_unread(objective: Any, kinds: Mapping[str, LossKind]) -> None:
+  """Refuses a field that is set and that the objective's loss doesn't read."""
+  reads = kinds[objective.loss].reads
+  for name in sorted({x for kind in kinds.values() for x in kind.reads}):
+    readers = [k for k, kind in kinds.items() if name in kind.reads]
+    if name not in reads:
+      checks.check_unset(objective, (name,), " and ".join(readers))
 
 
 def skipping_outliers(
@@ -231,12 +272,9 @@ def share(part: float, whole: float) -> float:
   return part / whole if whole > 0 else math.nan
 
 
-def loss_and_accuracy(sums: Mapping[str, Any]) -> dict[str, float]:
-  """Returns the mean loss in nats and the share of `right` targets."""
-  return dict(
-    loss_nats=share(sums["total"], sums["weight"]),
-    accuracy=share(sums["right"], sums["weight"]),
-  )
+def accuracy(sums: Mapping[str, Any]) -> dict[str, float]:
+  """Returns the share of `right` targets."""
+  return dict(accuracy=share(sums["right"], sums["weight"]))
 
 
 def by_source(
@@ -286,6 +324,7 @@ def train_step(
   optimizer: optax.GradientTransformation,
   microbatches: int = 1,
   trains: trainable_lib.Trains = trainable_lib.everything,
+  loss_name: str = "loss_nats",
 ) -> tuple[TrainState, Metrics]:
   """Returns the next state and the metrics of one update on packed rows.
 
@@ -317,12 +356,12 @@ def train_step(
   trained, opt_state = skip_updates.apply_if(
     is_finite & some, optimizer, grads, state.opt_state, trained
   )
-  metrics = dict(
-    loss_nats=jnp.where(some, loss, jnp.nan),
-    grad_norm=norm,
+  metrics = {
+    loss_name: jnp.where(some, loss, jnp.nan),
+    "grad_norm": norm,
     **{k: v for k, v in sums.items() if k != "total"},
     **skipped.metrics,
-  )
+  }
   params = trainable_lib.join(trained, frozen)
   return TrainState(state.step + 1, params, opt_state, skipped), metrics
 

@@ -16,6 +16,7 @@ from jaxtyping import Array
 import optax
 
 from prm_jax import batch as batch_lib
+from prm_jax import errors
 from prm_jax.models import kinds
 from prm_jax.models import model_config
 from prm_jax.models import transformer
@@ -34,23 +35,37 @@ class Trained(NamedTuple):
 
   Args:
     objective: The class of its Objective.
-    loss: Returns the Loss, given (objective, model).
+    losses: Its losses, by name.
+    outputs: Returns what the model computes, given (model, params, batch).
     encoder: Returns the Encoder, given the objective.
   """
 
   objective: type
-  loss: Callable[..., program.Loss]
+  losses: Mapping[str, program.LossKind]
+  outputs: Callable[..., Array]
   encoder: Callable[..., program.Encoder]
+
+
+def _of_head(method: str) -> Callable[..., Array]:
+  return functools.partial(transformer.apply, method=method)
 
 
 # By the names of kinds.KINDS.
 TRAINED: Mapping[str, Trained] = dict(
-  sft=Trained(sft.SFTConfig, sft.make_loss, lambda _: encoding.sft_examples),
-  prm=Trained(prm.PRMConfig, prm.make_loss, prm.encoder),
-  orm=Trained(orm.ORMConfig, orm.make_loss, orm.encoder),
+  sft=Trained(
+    *(sft.SFTConfig, sft.LOSSES, _of_head("lm_logits")),
+    lambda _: encoding.sft_examples,
+  ),
+  prm=Trained(
+    *(prm.PRMConfig, prm.LOSSES, _of_head("step_logits")), prm.encoder
+  ),
+  orm=Trained(
+    *(orm.ORMConfig, orm.LOSSES, _of_head("outcome_logits")), orm.encoder
+  ),
   implicit=Trained(
     implicit_prm.ImplicitConfig,
-    implicit_prm.make_loss,
+    implicit_prm.LOSSES,
+    kinds.log_ratios,
     lambda _: encoding.implicit_examples,
   ),
 )
@@ -82,10 +97,14 @@ def make(
     trainable: Which parameters are trained; see trainable.chosen.
     sources: The names of the data's sources, each of which is measured if the
       batches say which source a token is from.
+
+  Raises:
+    InputError: The loss is three_way and model.step_classes isn't 3, or the
+      other way round.
   """
   name = name_of(objective)
   kind = kinds.KINDS[name]
-  loss = TRAINED[name].loss(objective, model)
+  loss = _loss(TRAINED[name], objective, model)
   trains = trainable_lib.chosen(trainable, model, kind.heads)
 
   def init(key: Array) -> program.TrainState:
@@ -117,9 +136,13 @@ def make(
     total, weight, sums = program.by_source(zeros, params, batch, sources)
     return dict(sums, total=total, weight=weight)
 
+  def finish_part(sums: dict[str, Any]) -> dict[str, float]:
+    mean = program.share(sums["total"], sums["weight"])
+    return {loss.name: mean} | loss.finish(sums)
+
   def finish(sums: dict[str, Any]) -> dict[str, float]:
     own = {k: v for k, v in sums.items() if "/" not in k}
-    return loss.finish(own) | program.finish_sources(loss.finish, sums)
+    return finish_part(own) | program.finish_sources(finish_part, sums)
 
   step = functools.partial(
     program.train_step,
@@ -127,7 +150,27 @@ def make(
     optimizer=optimizer,
     microbatches=microbatches,
     trains=trains,
+    loss_name=loss.name,
   )
   return program.Program(
     init, step, finish, trains, evaluate, label_sums=label_sums
+  )
+
+
+def _loss(
+  trained: Trained,
+  objective: program.Objective,
+  model: model_config.ModelConfig,
+) -> program.Loss:
+  kind = trained.losses[objective.loss]
+  if kind.step_classes and model.step_classes not in kind.step_classes:
+    raise errors.InputError(
+      f"loss={objective.loss!r} with model.step_classes={model.step_classes}:"
+      " three_way takes 3 classes, the other losses 1 or 2"
+    )
+  return program.Loss(
+    functools.partial(trained.outputs, model),
+    functools.partial(kind.sums, objective),
+    kind.finish,
+    "loss_nats" if kind.in_nats else "loss",
   )

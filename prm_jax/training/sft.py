@@ -6,15 +6,12 @@ It trains base models and policies; a PRM or an ORM starts from one.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any, ClassVar
 
 from jax import numpy as jnp
 from jaxtyping import Array
 
 from prm_jax import batch as batch_lib
-from prm_jax.models import model_config
-from prm_jax.models import transformer
 from prm_jax.training import losses
 from prm_jax.training import program
 
@@ -23,24 +20,25 @@ from prm_jax.training import program
 class SFTConfig:
   """What a policy is trained for; there is nothing to choose."""
 
+  loss: ClassVar[str] = "language_model"
   compares: ClassVar[str | None] = None
   whole_solutions: ClassVar[bool] = False
   scoring: ClassVar[dict[str, Any]] = {}
   judged: ClassVar[str] = "all"
 
 
-def make_loss(
-  objective: SFTConfig, model: model_config.ModelConfig
-) -> program.Loss:
-  """Returns the loss of the steps' tokens."""
+def _language_model(
+  objective: SFTConfig, logits: Array, batch: batch_lib.Batch
+) -> program.LossSums:
+  """Returns the sums over the steps' tokens."""
   del objective
+  # Nothing predicts a root.
+  weights = jnp.where(batch.parent >= 0, batch.weights, 0)
+  total, weight = losses.language_model(logits, batch.tokens, weights)
+  hit = logits.argmax(-1) == batch.tokens
+  return total, weight, dict(right=(hit * weights).sum())
 
-  def sums(logits: Array, batch: batch_lib.Batch) -> program.LossSums:
-    # Nothing predicts a root.
-    weights = jnp.where(batch.parent >= 0, batch.weights, 0)
-    total, weight = losses.language_model(logits, batch.tokens, weights)
-    hit = logits.argmax(-1) == batch.tokens
-    return total, weight, dict(right=(hit * weights).sum())
 
-  outputs = functools.partial(transformer.apply, model, method="lm_logits")
-  return program.Loss(outputs, sums, program.loss_and_accuracy)
+LOSSES = dict(
+  language_model=program.LossKind(_language_model, program.accuracy)
+)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 import logging
 from typing import Any
 
 from prm_jax import batch as batch_lib
-from prm_jax import errors
 from prm_jax import voting
 from prm_jax.models import kinds
 from prm_jax.models import model_config
@@ -67,17 +66,21 @@ class TrainConfig:
   segmenter: str = ""
 
   def __post_init__(self):
+    checks.refuse(self._problems())
+
+  def _problems(self) -> Iterator[str]:
+    """Yields what is wrong, as messages."""
     if self.segmenter:
       segmenters.parse(self.segmenter)
       if self.kind.writes:
-        raise errors.InputError(
+        yield (
           f"segmenter={self.segmenter!r}: a policy's is in its template; leave"
           " it out"
         )
     packing = self.packing
     limit = self.encoding.max_tokens
     if limit is None or limit > packing.sequence_length:
-      raise errors.InputError(
+      yield (
         f"encoding.max_tokens={self.encoding.max_tokens} is more than"
         f" packing.sequence_length={packing.sequence_length}; a solution must"
         " fit a row"
@@ -87,21 +90,21 @@ class TrainConfig:
       template, policy_templates.PolicyTemplate | None
     )
     if self.kind.writes and not is_of_policy:
-      raise errors.InputError(
+      yield (
         f"encoding.template={template!r}: a policy is sampled in the native"
         f" form or in its own template; set it to None or {encoding.OF_POLICY!r}"
       )
     checks.check_seed(self.seed)
     checks.check_counts(self, ("microbatches", "eval_rows"))
     if packing.batch_size % self.microbatches:
-      raise errors.InputError(
+      yield (
         f"packing.batch_size={packing.batch_size} isn't a multiple of"
         f" microbatches={self.microbatches}"
       )
     checks.check_choice("aggregate", self.aggregate, voting.AGGREGATES)
     if packing.share_prefixes:
       if self.objective.whole_solutions:
-        raise errors.InputError(
+        yield (
           "packing.share_prefixes=True: the objective is of whole solutions,"
           " and a shared step belongs to several; set it to False"
         )

@@ -5,10 +5,11 @@ Only this module joins a program, its data and `fit`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import logging
 import pathlib
@@ -31,6 +32,7 @@ from prm_jax.models import sharding
 from prm_jax.records import array_record
 from prm_jax.records import jsonl
 from prm_jax.rows import encoded_cache
+from prm_jax.runtime import checks
 from prm_jax.runtime import distributed
 from prm_jax.runtime import files
 from prm_jax.runtime import progress
@@ -157,14 +159,14 @@ def train(
       also measured alone.
     eval_sources: The same for eval_solutions, with the same names.
     init_from: Initial parameters.
-    donate: See loop.fit.
+    donate: See loop.Hooks.
     vocab_size: The number of rows of the embedding; None is the tokenizer's
       size.
     sampling: The defaults of read_sampling, which model.json keeps.
-    fresh: See loop.fit. The data are encoded again, too.
+    fresh: See loop.Hooks. The data are encoded again, too.
     cache: Where encoded data are kept; None keeps none.
-    on_start: See loop.fit.
-    bucket: See loop.fit.
+    on_start: See loop.Hooks.
+    bucket: See loop.Hooks.
 
   Returns:
     The shape of the model, and its parameters.
@@ -177,14 +179,9 @@ def train(
   mesh = check_devices(config)
   train_config.warn_of_aggregate(config)
   train_config.warn_of_head(config)
-  needed = encoding.num_ids(config.encoding, tokenizer)
   vocab_size = vocab_size or tokenizer.vocab_size
-  if needed > vocab_size:
-    raise errors.InputError(
-      f"the model has {vocab_size} token ids and this reading takes {needed};"
-      " set encoding.template to one of"
-      f" {', '.join((*templates.NAMES, encoding.OF_POLICY))}"
-    )
+  needed = encoding.num_ids(config.encoding, tokenizer)
+  checks.refuse(_problems(config, sources, init_from, needed, vocab_size))
   data = dict(_told(solutions), evaluation=_told(eval_solutions))
   distributed.check_same(dict(data=data))
   if bucket is None:
@@ -224,14 +221,9 @@ def train(
   saved = saves.saved_steps(storage.of_saves(workdir, bucket))
   if saved and not fresh:
     # First: a tokenizer that is made of the data differs with them.
-    _check_same_data(path, data)
-    _check_same_model(config, model, tokenizer, workdir)
+    others = _other_model(config, model, tokenizer, workdir)
+    checks.refuse(itertools.chain(_other_data(path, data), others))
   if config.kind.has_reference:
-    if init_from is None:
-      raise errors.InputError(
-        "init_from: an implicit PRM is measured against the model that it"
-        " begins with; give the folder of an sft"
-      )
     init_from = implicit_prm.begin_from(init_from)
 
   def describe():
@@ -250,18 +242,42 @@ def train(
     program,
     loop.stored(batches.by_step(rows, mesh), config.fit.steps),
     config.fit,
-    workdir=workdir,
-    key=jax.random.key(config.seed),
-    mesh=mesh,
-    init_from=init_from,
-    donate=donate,
-    eval_batches=eval_batches,
-    fresh=fresh,
-    on_start=describe,
-    bucket=bucket,
-    name=name,
+    loop.Hooks(
+      workdir=workdir,
+      key=jax.random.key(config.seed),
+      mesh=mesh,
+      init_from=init_from,
+      donate=donate,
+      eval_batches=eval_batches,
+      fresh=fresh,
+      on_start=describe,
+      bucket=bucket,
+      name=name,
+    ),
   )
   return model, meta.unbox(state.params)
+
+
+def _problems(
+  config, sources, init_from, needed: int, vocab_size: int
+) -> Iterator[str]:
+  """Yields why a run can't begin."""
+  if needed > vocab_size:
+    yield (
+      f"the model has {vocab_size} token ids and this reading takes {needed};"
+      " set encoding.template to one of"
+      f" {', '.join((*templates.NAMES, encoding.OF_POLICY))}"
+    )
+  if config.objective.compares and sources is not None and sources.weights:
+    yield (
+      "data.weights: an objective that compares takes every pair once; leave"
+      " the weights out"
+    )
+  if config.kind.has_reference and init_from is None:
+    yield (
+      "init_from: an implicit PRM is measured against the model that it begins"
+      " with; give the folder of an sft"
+    )
 
 
 def _describe_trained(program: program_lib.Program) -> str:
@@ -319,18 +335,19 @@ def _told(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
   return dict(solutions=len(solutions), sha256=whole.hexdigest())
 
 
-def _check_same_data(path: pathlib.Path, data: Mapping[str, Any]) -> None:
-  """Raises InputError if the run to be resumed had other solutions.
+def _other_data(path: pathlib.Path, data: Mapping[str, Any]) -> Iterator[str]:
+  """Yields how the solutions of the run to be resumed were others.
 
   Its steps would read other rows than before, and its evaluations, of which the
   best may be kept, couldn't be compared.
   """
   saved = integrity.unsealed(files.read_json(path)) if path.exists() else {}
   if saved is None or not isinstance(saved.get("evaluation", {}), dict | None):
-    raise errors.InputError(
+    yield (
       f"{path}: damaged: it isn't what was written; put the original back, or"
       " remove it to continue without comparing the data"
     )
+    return
   for what, old, new in (
     ("learns from", saved, data),
     ("is evaluated on", saved.get("evaluation"), data["evaluation"]),
@@ -345,19 +362,19 @@ def _check_same_data(path: pathlib.Path, data: Mapping[str, Any]) -> None:
       else f"as many solutions, {counts[0]}, but not the same or in another"
       " order"
     )
-    raise errors.InputError(
+    yield (
       f"{path.parent}: its run {what} other data: {difference}; give the same,"
       f" `fresh=True` to start again from step 0, or remove {path.name} to continue on these"
     )
 
 
-def _check_same_model(
+def _other_model(
   config: train_config.TrainConfig,
   model: model_config.ModelConfig,
   tokenizer: tokenizer_lib.Tokenizer,
   workdir: pathlib.Path,
-) -> None:
-  """Raises InputError if the workdir's checkpoints are of another model."""
+) -> Iterator[str]:
+  """Yields how the workdir's checkpoints are of another model."""
   with tempfile.TemporaryDirectory() as folder:
     described = _description(config, model, tokenizer, pathlib.Path(folder))
   old, new = (
@@ -379,7 +396,7 @@ def _check_same_model(
   )
   differ = [name for name in old if old[name] != new[name]]
   if differ:
-    raise errors.InputError(
+    yield (
       f"{workdir}: holds a run with another {', another '.join(differ)};"
       " take its config, another `workdir`, or `fresh=True` to replace it"
     )

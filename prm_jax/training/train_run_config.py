@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import pathlib
 from typing import Any, ClassVar
@@ -210,21 +210,28 @@ def _encoding(c: ml_collections.ConfigDict) -> encoding.EncodingConfig:
   described = model_json.read_description(folder)
   saved = encoding.saved_encoding(described.encoding, folder)
   is_policy = isinstance(saved.template, policy_templates.PolicyTemplate)
-  if of_policy and not is_policy:
-    raise errors.InputError(
-      f"encoding.template={encoding.OF_POLICY!r}: {folder} isn't a policy with"
-      " a template; import it with `role=policy`"
-    )
-  if is_policy and kinds.KINDS[c.program].writes and not of_policy:
-    raise errors.InputError(
-      f"init_from={c.init_from}: is a policy with a template of its own; set"
-      f" encoding.template={encoding.OF_POLICY!r}, or import it without"
-      " `role=policy` to train it in our own form"
-    )
+  checks.refuse(
+    _template_problems(c, folder, is_policy=is_policy, of_policy=of_policy)
+  )
   template = saved.template if of_policy else given.template
   if isinstance(template, policy_templates.PolicyTemplate):
     template = _closed(template, kinds.KINDS[c.program])
   return dataclasses.replace(given, template=template)
+
+
+def _template_problems(c, folder, *, is_policy, of_policy) -> Iterator[str]:
+  """Yields how init_from's template and the config's don't go together."""
+  if of_policy and not is_policy:
+    yield (
+      f"encoding.template={encoding.OF_POLICY!r}: {folder} isn't a policy with"
+      " a template; import it with `role=policy`"
+    )
+  if is_policy and kinds.KINDS[c.program].writes and not of_policy:
+    yield (
+      f"init_from={c.init_from}: is a policy with a template of its own; set"
+      f" encoding.template={encoding.OF_POLICY!r}, or import it without"
+      " `role=policy` to train it in our own form"
+    )
 
 
 def _closed(

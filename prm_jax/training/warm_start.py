@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 import dataclasses
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax.models import lora
 from prm_jax.models import sharding
+from prm_jax.runtime import checks
 from prm_jax.runtime import distributed
 from prm_jax.training import program as program_lib
 from prm_jax.training import trainable
@@ -139,29 +140,31 @@ def common(params: Any, init_from: Any) -> dict[Any, Any]:
   """
   given = dict(jax.tree_util.tree_flatten_with_path(init_from)[0])
   wanted = dict(jax.tree_util.tree_flatten_with_path(params)[0])
+  checks.refuse(_misfits(given, wanted))
+  return {path: given[path] for path in wanted if path in given}
+
+
+def _misfits(given, wanted) -> Iterator[str]:
+  """Yields how given parameters don't fit a model's."""
   for path in given.keys() - wanted.keys():
     if path[-1].key in lora.NAMES:
-      raise errors.InputError(
+      yield (
         f"init_from: its kernels go with adapters"
         f" ({'/'.join(x.key for x in path)}) that this model lacks; give both"
         " the same model.lora_rank and lora_targets, or merge them first"
       )
-  common = {}
-  for path, leaf in wanted.items():
-    value = given.get(path)
-    if value is None:
-      continue
+  shared = [path for path in wanted if path in given]
+  for path in shared:
+    leaf, value = wanted[path], given[path]
     names = [entry.key for entry in path]
     grows = "layers" in names and leaf.shape[1:] == value.shape[1:]
     if value.shape != leaf.shape and not (grows and len(leaf) > len(value)):
-      raise errors.InputError(
+      yield (
         f"init_from: {'/'.join(names)} is {value.shape}, this model's"
         f" {leaf.shape}; give both the same model config"
       )
-    common[path] = value
-  if not common:
-    raise errors.InputError("init_from: no parameter in common")
-  return common
+  if not shared:
+    yield "init_from: no parameter in common"
 
 
 def check_frozen(

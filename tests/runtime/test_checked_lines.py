@@ -149,3 +149,56 @@ def test_a_record_of_metrics_has_one_place(tmp_path, steps, said):
   with pytest.raises(errors.InputError) as caught:
     list(checked_lines.read_metrics(path))
   assert str(caught.value).startswith(f"{path}{said}")
+
+
+def _digested(path, records):
+  """Writes plain lines, and their digests beside them."""
+  lines = [json.dumps(x).encode() for x in records]
+  path.write_bytes(b"".join(x + b"\n" for x in lines))
+  digests = [checked_lines.digest_of(x) for x in lines]
+  beside = checked_lines.digests_of(path)
+  beside.write_text("".join(f"{x}\n" for x in digests))
+  return lines
+
+
+def test_no_flipped_bit_of_a_line_with_its_digest_beside_is_used(tmp_path):
+  path = tmp_path / "metrics.jsonl"
+  lines = _digested(path, RECORDS)
+  assert [x for _, x in checked_lines.read(path)] == RECORDS
+  whole = path.read_bytes()
+  path.write_bytes(whole.replace(b"\n", b"\r\n"))
+  assert [x for _, x in checked_lines.read(path)] == RECORDS
+  for bit in range(8 * len(lines[0])):
+    content = bytearray(whole)
+    content[bit // 8] ^= 1 << bit % 8
+    found = checked_lines.scan(
+      io.BytesIO(content), checked_lines.read_digests(path)
+    )
+    assert [x.record for x in found if x.record is not None] == RECORDS[1:]
+
+
+def test_of_lines_and_digests_either_may_be_taken_out(tmp_path):
+  """A line that is gone costs no other; one without its digest is damaged."""
+  path = tmp_path / "metrics.jsonl"
+  lines = _digested(path, RECORDS)
+  path.write_bytes(lines[0] + b"\n" + lines[2] + b"\n")
+  assert [x for _, x in checked_lines.read(path)] == RECORDS[::2]
+  beside = checked_lines.digests_of(path)
+  beside.write_text(beside.read_text()[9:])
+  with pytest.raises(errors.InputError, match=r"metrics\.jsonl:1: damaged"):
+    list(checked_lines.read(path))
+
+
+def test_lines_of_before_stay_whole_beside_a_file_of_digests(tmp_path):
+  path = tmp_path / "metrics.jsonl"
+  lines = _digested(path, RECORDS)
+  path.write_bytes(LINES[0] + lines[1] + b"\n")
+  assert [x for _, x in checked_lines.read(path)] == RECORDS[:2]
+
+
+@pytest.mark.parametrize("source", ["", "gsm8k/"])
+def test_a_loss_is_found_by_the_name_that_it_had_before(source):
+  for here, there in (("loss", "loss_nats"), ("loss_nats", "loss")):
+    assert checked_lines.metric({source + here: 0.5}, source + there) == 0.5
+  assert checked_lines.metric({"policy_loss_nats": 1}, "policy_loss") is None
+  assert checked_lines.metric(dict(loss=1, loss_nats=2), "loss_nats") == 2

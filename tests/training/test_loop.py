@@ -134,10 +134,12 @@ def _fit(
     toy or _toy(),
     next_rows or loop.stored(batch_at, config.steps),
     config,
-    workdir=pathlib.Path(workdir),
-    key=jax.random.key(0),
-    mesh=mesh or _one_device(),
-    **arguments,
+    loop.Hooks(
+      workdir=pathlib.Path(workdir),
+      key=jax.random.key(0),
+      mesh=mesh or _one_device(),
+      **arguments,
+    ),
   )
 
 
@@ -660,7 +662,7 @@ def test_a_full_disk_ends_the_run_in_one_line_with_its_own_code(tmp_path):
 
   def full(self, step, *rest):
     if step == 3:
-      self._file = Full()
+      self._files = [Full(), Full()]
     write(self, step, *rest)
 
   with pytest.MonkeyPatch.context() as patch:

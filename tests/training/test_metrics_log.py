@@ -117,6 +117,9 @@ def test_kept_lines_stay_as_they_are_to_the_byte(tmp_path):
   before = path.read_bytes()
   assert _kept(path) == ([1, 2], 0)
   assert path.read_bytes() == before
+  # The line without a digest has one now.
+  path.write_bytes(before.replace(b"0.50", b"0.40"))
+  assert _kept(path) == ([2], 0)
 
 
 @pytest.mark.parametrize(
@@ -152,3 +155,50 @@ def test_a_run_without_tensorboard_files_does_not_import_tensorboardx(
   """That imports torch if it is installed, which takes a second."""
   monkeypatch.setitem(sys.modules, "tensorboardX", None)  # an import fails
   runpy.run_path(metrics_log.__file__)
+
+
+def _log(workdir, first):
+  return metrics_log.Log(
+    workdir, first=first, steps=9, tensorboard=False, name="run", shown=()
+  )
+
+
+def test_records_are_plain_and_have_their_digests_beside_them(tmp_path):
+  path = tmp_path / "metrics.jsonl"
+  for first in (0, 2):
+    with _log(tmp_path, first) as log:
+      for step in (first + 1, first + 2):
+        log.write(step, "train", dict(loss=0.5))
+  lines = path.read_bytes().splitlines()
+  assert [json.loads(x)["step"] for x in lines] == [1, 2, 3, 4]
+  assert "crc32" not in json.loads(lines[0])
+  digests = checked_lines.digests_of(path).read_text().split()
+  assert digests == [checked_lines.digest_of(x) for x in lines]
+
+
+def test_a_digest_without_its_line_or_torn_costs_no_other_record(tmp_path):
+  """Digests are written first: a kill between leaves one too many, or half."""
+  path = tmp_path / "metrics.jsonl"
+  beside = checked_lines.digests_of(path)
+  for steps, torn in ((1, "0a1b2c3d\n"), (2, "0a1b"), (3, "")):
+    with _log(tmp_path, steps - 1) as log:
+      log.write(steps, "train", dict(loss=0.5))
+    with open(beside, "a") as f:
+      f.write(torn)
+  assert _kept(path) == ([1, 2, 3], 0)
+  assert not (tmp_path / "metrics.damaged.jsonl").exists()
+
+
+def test_a_digest_is_on_disk_before_its_line(tmp_path, monkeypatch):
+  path = tmp_path / "metrics.jsonl"
+  with _log(tmp_path, 0) as log:
+
+    def write(line):
+      digest = checked_lines.digest_of(line.encode())
+      assert digest in checked_lines.read_digests(path)
+      raise OSError(28, "full")
+
+    full = type("Full", (), dict(write=staticmethod(write), close=bool))
+    monkeypatch.setattr(log, "_files", [log._files[0], full()])
+    with pytest.raises(errors.InputError, match="can't be written"):
+      log.write(1, "train", dict(loss=0.5))

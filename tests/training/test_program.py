@@ -17,8 +17,9 @@ from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.rows import packing
 from prm_jax.text import encoding
+from prm_jax.training import implicit_prm
+from prm_jax.training import orm
 from prm_jax.training import prm
-from prm_jax.training import program
 from prm_jax.training import programs
 
 MODEL = model_config.ModelConfig(
@@ -322,7 +323,7 @@ def test_orm_and_sft_metrics_are_those_counted_by_hand():
   )
   p, y = 1 / (1 + np.exp(-np.asarray(logits))), np.asarray(batch.labels)
   loss = -(y * np.log(p) + (1 - y) * np.log(1 - p))
-  found = program.loss_and_accuracy(
+  found = _make("orm").finish(
     jax.tree.map(float, _evaluate("orm")(params, batch))
   )
   np.testing.assert_allclose(
@@ -344,7 +345,7 @@ def test_orm_and_sft_metrics_are_those_counted_by_hand():
   p = np.asarray(jax.nn.softmax(logits))
   tokens = np.asarray(batch.tokens)
   chosen = np.take_along_axis(p, tokens[..., None], axis=-1)[..., 0]
-  found = program.loss_and_accuracy(
+  found = _make("sft").finish(
     jax.tree.map(float, _evaluate("sft")(params, batch))
   )
   np.testing.assert_allclose(
@@ -479,3 +480,22 @@ def test_a_source_without_a_target_has_no_metrics():
   found = made.finish(jax.tree.map(float, sums))
   assert "a/loss_nats" in found
   assert not [key for key in found if key.startswith("b/")]
+
+
+@pytest.mark.parametrize(
+  ("objective", "name"),
+  [
+    (prm.PRMConfig(), "loss_nats"),
+    (prm.PRMConfig("mse"), "loss"),
+    (prm.PRMConfig("pqm"), "loss"),
+    (prm.PRMConfig("bradley_terry"), "loss"),
+    (orm.ORMConfig("bradley_terry", outcome_target="last_step"), "loss"),
+    (implicit_prm.ImplicitConfig("implicit_dpo"), "loss_nats"),
+  ],
+)
+def test_a_loss_names_its_unit_only_if_it_has_it(objective, name):
+  made = programs.make(objective, MODEL, optax.sgd(0.1))
+  names = ("total", "weight", "steps", "steps_right", "errors", "errors_found")
+  sums = dict.fromkeys((*names, "right", "in_order"), 1.0)
+  losses = {x for x in made.finish(sums) if x.startswith("loss")}
+  assert losses == {name}

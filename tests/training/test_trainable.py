@@ -13,7 +13,6 @@ import optax
 import pytest
 
 from prm_jax import errors
-from prm_jax.models import kinds
 from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.rows import packing
@@ -37,7 +36,7 @@ MODEL = model_config.ModelConfig(
 ADAPTED = dataclasses.replace(
   MODEL, lora_rank=2, lora_alpha=4.0, lora_targets=("query", "down")
 )
-PROGRAMS = {k: kinds.KINDS[k] for k in ("sft", "prm", "orm")}
+PROGRAMS = {k: programs.TRAINED[k] for k in ("sft", "prm", "orm")}
 ADAPTERS = {
   f"layers/{where}/lora_{x}"
   for where in ("attention/query", "mlp/down")

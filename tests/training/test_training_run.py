@@ -23,6 +23,7 @@ from prm_jax.models import sharding
 from prm_jax.models import transformer
 from prm_jax.records import array_record
 from prm_jax.rows import encoded_cache
+from prm_jax.runtime import checks
 from prm_jax.runtime import distributed
 from prm_jax.scoring import saved as saved_lib
 from prm_jax.scoring import scorer
@@ -360,7 +361,7 @@ def test_no_changed_character_of_data_json_passes_unseen(trained, tmp_path):
     changed[place] ^= 1 << place % 7
     path.write_bytes(changed)
     try:
-      train_run._check_same_data(path, data)
+      checks.refuse(train_run._other_data(path, data))
     except errors_lib.InputError as e:
       refused += 1
       assert str(path.parent) in str(e) and "\n" not in str(e)
