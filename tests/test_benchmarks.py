@@ -46,27 +46,6 @@ def test_the_sampling_benchmark_samples_as_the_demo_unless_told_otherwise(
   assert told == (config.max_new_tokens, 0.0, 1.0)
 
 
-def test_the_import_benchmark_counts_all_of_its_checkpoint(
-  monkeypatch, tmp_path
-):
-  monkeypatch.syspath_prepend(str(FOLDER))
-  load = importlib.import_module("load_checkpoint")
-  monkeypatch.delitem(sys.modules, "load_checkpoint")
-  small = dict(vocab_size=512, d_model=64, num_layers=3, d_ff=96)
-  monkeypatch.setattr(load, "MODEL", dataclasses.replace(load.MODEL, **small))
-  load.make_checkpoint(tmp_path, 0)
-  counts = load.measure(tmp_path, 1)["counts"]["checkpoint"]
-  table, query, key = 512 * 64, 64 * 32 * 64, 64 * 8 * 64
-  layer = 2 * query + 2 * key + 3 * 64 * 96 + 2 * 64
-  weights = table + 3 * layer + 64
-  assert counts == {
-    "bytes": 2 * weights,
-    "bytes of the largest tensor": 2 * query,
-    "tensors": 2 + 3 * 9,
-    "bytes as float32 parameters": 4 * weights,
-  }
-
-
 def test_blocks_of_attention_are_counted_as_by_hand(monkeypatch):
   monkeypatch.syspath_prepend(str(FOLDER))
   count = importlib.import_module("attention_blocks")
@@ -89,23 +68,6 @@ def _example(tokens):
   return encoding.Example(
     np.arange(tokens, dtype=np.int32), zeros, zeros, zeros.astype(bool)
   )
-
-
-def test_the_streaming_benchmark_trains_on_distinct_labelled_solutions(
-  monkeypatch,
-):
-  monkeypatch.syspath_prepend(str(FOLDER))
-  stream = importlib.import_module("stream")
-  monkeypatch.delitem(sys.modules, "stream")
-  found = list(stream.solutions(3_000))
-  # Deduplication would leave out what comes twice.
-  assert len({(s.problem, s.steps) for s in found}) == 3_000
-  for s in found:
-    first, second = (step.rpartition("= ")[2] for step in s.steps[1:])
-    a, b = (int(x) for x in s.problem[13:-1].split(" + "))
-    right = (1.0, float(int(first) == 17 * a))
-    assert s.labels[:2] == right
-    assert s.outcome == (int(second) == 17 * a + b) == (s.labels[2] == 1)
 
 
 def test_the_label_benchmark_counts_labels_once_and_up_to_the_first_wrong_one(
@@ -385,35 +347,6 @@ def test_weak_scalings_table_and_picture_show_every_size(monkeypatch):
     assert note in picture
   refused = dict(chips=1, mesh=[1, 1, 1])
   assert "doesn't fit" in scaling.table([refused])
-
-
-@pytest.mark.parity
-def test_growing_solutions_are_scored_alike_by_all_and_read_once(
-  against, tmp_path
-):
-  pytest.importorskip("transformers")
-  score, args = against("score")
-  score.peer.use_device("cpu")
-  args.problems, args.depth, args.rounds = 1, 3, 1
-  args.cache_tokens = 8_192
-  score.growing.SET = 8
-  calls = score.growing.record(RATED, args)
-  sizes = {name: [*map(len, of)] for name, of in calls.items()}
-  assert sizes == dict(beam=[16] * 3, set=[8] * 3)
-  for of in calls.values():
-    for before, after in itertools.pairwise(of):
-      known = {s.steps for s in before}
-      assert all(s.steps[:-1] in known for s in after)
-  model = _model(score, args, tmp_path)
-  found = score.grow(args, RATED, model)
-  assert "pages: 8,192 tokens" in score.results.show(found)
-  for name in calls:
-    counts = found["counts"][name]
-    computed, whole = counts["tokens computed"], counts["tokens, whole"]
-    assert max(computed[1:]) < 1.2 * min(computed[1:])
-    assert whole == sorted(whole) and whole[-1] > 2 * computed[-1]
-    # Those of transformers are within score.TOLERANCE.
-    assert found["differences"][name]["whole, padded"] < 1e-5
 
 
 # --- Against search-and-learn -----------------------------------------------
