@@ -15,35 +15,15 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.demo import demo_run_config
 from prm_jax.models import sharding
 from prm_jax.plan import topologies
 from prm_jax.policy import drawing
 from prm_jax.rows import packing
-from prm_jax.runtime import config_files
 from prm_jax.scoring import scorer
 from prm_jax.text import encoding
 from prm_jax.text import step_automaton
 
 FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks"
-
-
-def test_the_sampling_benchmark_samples_as_the_demo_unless_told_otherwise(
-  monkeypatch,
-):
-  monkeypatch.syspath_prepend(str(FOLDER))
-  sample = importlib.import_module("sample")
-  monkeypatch.delitem(sys.modules, "sample")
-  config = demo_run_config.from_config(config_files.load(sample.CONFIG))
-
-  def found(*words):
-    sampling = sample.sampling(sample.arguments().parse_args(words), config)
-    return sampling.max_tokens, sampling.temperature, sampling.top_p
-
-  assert found() == (config.max_new_tokens, config.temperature, config.top_p)
-  assert config.top_p < 1
-  told = found("--temperature=0", "--top_p=1")
-  assert told == (config.max_new_tokens, 0.0, 1.0)
 
 
 def test_blocks_of_attention_are_counted_as_by_hand(monkeypatch):
