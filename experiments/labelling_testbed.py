@@ -23,7 +23,6 @@ from typing import Any
 import jax
 import ml_collections
 import numpy as np
-import objectives_arithmetic
 
 from prm_jax import errors
 from prm_jax import schema
@@ -31,6 +30,8 @@ from prm_jax import voting
 from prm_jax.demo import demo_config
 from prm_jax.demo import demo_run
 from prm_jax.demo import demo_run_config
+from prm_jax.evaluation import processbench_metrics
+from prm_jax.evaluation import step_metrics
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import llm_judge
 from prm_jax.policy import rollout_engine as engine_lib
@@ -49,6 +50,8 @@ from prm_jax.training import train_run
 from prm_jax.training import train_run_config
 
 WORKDIR = pathlib.Path("runs/labelling")
+# Drawn on validation problems, to choose each threshold.
+VALIDATION_PROBLEMS, VALIDATION_SAMPLES = 50, 8
 AGGREGATES = ("min", "last", "product")
 # A judge reads a problem and a whole solution, and writes about as much.
 VERIFIER_ROW_TOKENS, MAX_CHAIN_TOKENS = 192, 128
@@ -136,7 +139,7 @@ class Testbed:
   def validation(self) -> Sequence[schema.Solution]:
     """Judged samples of validation problems, to choose a threshold on."""
     problems = arithmetic.problems(
-      objectives_arithmetic.VALIDATION_PROBLEMS,
+      VALIDATION_PROBLEMS,
       "validation",
       task=self.config.task,
       random=np.random.default_rng([self.seed, 1]),
@@ -150,7 +153,7 @@ class Testbed:
             self.config,
             self.policy,
             problems,
-            objectives_arithmetic.VALIDATION_SAMPLES,
+            VALIDATION_SAMPLES,
             self.config.temperature,
             self.key(4),
           )
@@ -343,13 +346,13 @@ def train(
 
 
 def measure(bed: Testbed, scorer: scorer_lib.Scorer) -> dict[str, Any]:
-  """Returns what objectives_arithmetic measures, and the picks by problem.
+  """Returns what measure_scores does, and the picks by problem.
 
   picks: P(the best of all samples is right) of each test problem, by the
   minimum over steps, as words of one text.
   """
   scores = scorer.score(_flat(bed.test))
-  measures = objectives_arithmetic.measure_scores(
+  measures = measure_scores(
     scores,
     scorer.score(bed.validation),
     bed.test,
@@ -363,6 +366,68 @@ def measure(bed: Testbed, scorer: scorer_lib.Scorer) -> dict[str, Any]:
     [shape[1]],
   )
   return measures | dict(picks=" ".join(f"{x:.3g}" for x in best[:, 0]))
+
+
+def measure_scores(
+  step_scores: Sequence[schema.StepScores],
+  tuning_scores: Sequence[schema.StepScores],
+  rows: Sequence[Sequence[schema.Solution]],
+  tuning: Sequence[schema.Solution],
+  aggregate: str,
+) -> dict[str, Any]:
+  """Returns step AUROC, first-error accuracy and best-of-N of the samples.
+
+  By the scores of all samples and of those that a threshold is tuned on.
+  """
+  samples = [s for row in rows for s in row]
+  threshold = processbench_metrics.tune_threshold(
+    [x.scores for x in tuning_scores], truth(tuning)
+  )
+  located = processbench_metrics.evaluate(
+    [x.scores for x, s in zip(step_scores, samples) if s.steps],
+    truth([s for s in samples if s.steps]),
+    threshold=threshold,
+    num_resamples=200,
+  )
+  problems = [i for i, row in enumerate(rows) for _ in row]
+  steps = step_metrics.evaluate(
+    [x.scores for x in step_scores],
+    [s.labels or () for s in samples],
+    problems=problems,
+    num_resamples=200,
+  )
+  shape = len(rows), len(rows[0])
+  correct = np.array([s.outcome for s in samples]).reshape(shape)
+  ns = [2**k for k in range(shape[1].bit_length())]
+  best = {}
+  for how in AGGREGATES:
+    ranking = np.array(voting.ranking_scores(step_scores, how))
+    curve = voting.best_of_n(ranking.reshape(shape), correct, ns)
+    best[how] = [float(x) for x in curve.mean(0)]
+  num = located["num_err"] + located["num_cor"]
+  hits = (
+    located["acc_err"] * located["num_err"]
+    + located["acc_cor"] * located["num_cor"]
+  )
+  return dict(
+    aggregate=aggregate,
+    n=ns,
+    best_of_n=best,
+    step_auroc=steps["auroc"],
+    first_error_accuracy=hits / num,
+    first_error_f1=located["f1"],
+    threshold=threshold,
+    policy_accuracy=float(correct.mean()),
+    majority=float(
+      voting.vote_accuracy(
+        [[s.answer for s in row] for row in rows], correct, None, ns[-1:]
+      ).mean()
+    ),
+  )
+
+
+def truth(solutions: Sequence[schema.Solution]) -> list[int]:
+  return [schema.first_error(s.labels or ()) for s in solutions]
 
 
 # --- Points -----------------------------------------------------------------

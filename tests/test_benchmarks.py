@@ -18,7 +18,6 @@ from prm_jax import schema
 from prm_jax.models import sharding
 from prm_jax.plan import topologies
 from prm_jax.policy import drawing
-from prm_jax.rows import packing
 from prm_jax.scoring import scorer
 from prm_jax.text import encoding
 from prm_jax.text import step_automaton
@@ -26,48 +25,11 @@ from prm_jax.text import step_automaton
 FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks"
 
 
-def test_blocks_of_attention_are_counted_as_by_hand(monkeypatch):
-  monkeypatch.syspath_prepend(str(FOLDER))
-  count = importlib.import_module("attention_blocks")
-  for name in ("attention_blocks", "train_step"):
-    monkeypatch.delitem(sys.modules, name)
-  # Solutions of 4 and 2 tokens, and 2 of padding.
-  row = [packing.chain(_example(n)) for n in (4, 2)]
-  found = count.shares([row], 8, (1, 2, 4, 8))
-  assert found == {
-    "pairs": (10 + 3 + 2) / 64,
-    "blocks_1": (10 + 3 + 2) / 64,
-    "blocks_2": (3 + 1 + 1) * 4 / 64,
-    "blocks_4": 2 * 16 / 64,
-    "blocks_8": 1.0,
-  }
-
-
 def _example(tokens):
   zeros = np.zeros(tokens, np.float32)
   return encoding.Example(
     np.arange(tokens, dtype=np.int32), zeros, zeros, zeros.astype(bool)
   )
-
-
-def test_the_label_benchmark_counts_labels_once_and_up_to_the_first_wrong_one(
-  monkeypatch,
-):
-  monkeypatch.syspath_prepend(str(FOLDER))
-  rollouts = importlib.import_module("label_rollouts")
-  monkeypatch.delitem(sys.modules, "label_rollouts")
-  problem = "Ann dials 2 up 1 times 2 ."
-  right = ("so 2 + 1 = 3", "so 3 * 2 = 6", "answer 6")
-  wrong = (right[0], "so 3 * 2 = 5", "answer 5")
-  labelled = [
-    schema.Solution("a", problem, right, (1.0, 1.0, None)),
-    schema.Solution("b", problem, wrong, (1.0, 1.0, 0.0)),
-    schema.Solution("c", problem, wrong[:2], (0.0, 1.0)),
-  ]
-  assert rollouts.count(labelled, 7) == dict(rollouts=7, labels=4, agreeing=2)
-  found = rollouts.measure(0, (3, 4), 4, None)
-  for counts in found.values():
-    assert counts["agreeing"] == counts["labels"] > 5
 
 
 def test_looking_for_a_steps_end_costs_under_two_percent_of_a_step(monkeypatch):
@@ -298,35 +260,6 @@ def test_transformers_and_ours_score_alike_in_every_layout(against, tmp_path):
   assert np.ptp(np.concatenate(scores["padded"])) > 0.05
   counts = score.count(encoded, [s.problem for s in RATED], args)["tokens"]
   assert counts["tree"] < counts["packed"] < counts["transformers_sorted"]
-
-
-def test_weak_scalings_table_and_picture_show_every_size(monkeypatch):
-  monkeypatch.syspath_prepend(str(FOLDER))
-  scaling = importlib.import_module("weak_scaling")
-  monkeypatch.delitem(sys.modules, "weak_scaling")
-  rows = [
-    dict(
-      chips=n,
-      mesh=[1, n, 1],
-      peak_gib=8 / n,
-      fits=n > 1,
-      computed_tflop=40.0,
-      wire_gib=10.0 * (n > 1),
-      wire_s=0.1,
-      compute_s=0.2,
-    )
-    for n in (1, 4, 16)
-  ]
-  lines = scaling.table(rows).splitlines()
-  assert lines[2] == (
-    "| 1 | 1 x 1 x 1 | 8.00 (doesn't fit) | 40.0 | 0.00 | 0.50 |"
-  )
-  assert lines[-1] == "| 16 | 1 x 16 x 1 | 0.50 | 40.0 | 10.00 | 0.50 |"
-  picture = scaling.figure(rows).decode()
-  for note in ("sent, GiB, 16 chips: 10.00", "TFLOP, 4 chips: 40.00"):
-    assert note in picture
-  refused = dict(chips=1, mesh=[1, 1, 1])
-  assert "doesn't fit" in scaling.table([refused])
 
 
 # --- Against search-and-learn -----------------------------------------------
