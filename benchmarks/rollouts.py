@@ -1,14 +1,13 @@
 """The rollout engine: slot use, tokens per second, and what prefills it saves.
 
-  python benchmarks/rollouts.py [--suite=lengths|imported|stops|prefixes] [--output=FILE]
+  python benchmarks/rollouts.py [--suite=lengths|imported|stops] [--output=FILE]
 
 `lengths`: completions of lognormal length, by the engine, by batches that wait
 for their longest, and by transformers' `generate` with the same weights if
 torch is installed. `imported`: the same by the engine and by `generate` on a
 Qwen2 folder that both read, with prompts of mixed lengths; needs torch.
 `stops`: what looking for a step's end costs, by the clock and by XLA's count of
-a published model's step. `prefixes`: tokens of prompts for Monte-Carlo labels
-of PRM800K's solutions, exact counts. Nothing here asserts a time.
+a published model's step. Nothing here asserts a time.
 benchmarks/README.md says what each number means.
 """
 
@@ -29,19 +28,14 @@ import numpy as np
 import results
 import transformers_generate
 
-from prm_jax import errors
 from prm_jax import huggingface
-from prm_jax import schema
 from prm_jax.device_check import model_checks
 from prm_jax.device_check import timing
 from prm_jax.models import model_config
 from prm_jax.models import transformer
-from prm_jax.policy import codecs
 from prm_jax.policy import engine_programs
 from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.policy import sampler
-from prm_jax.records import chosen_tokenizer
-from prm_jax.records import sources
 from prm_jax.text import segmenters
 from prm_jax.text import step_automaton
 from prm_jax.text import token_bytes
@@ -359,46 +353,7 @@ def lowered_step(
   )
 
 
-def prefixes(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns the prompt tokens that K rollouts after every step take."""
-  path = sources.find(args.data)
-  if not pathlib.Path(path).exists():
-    raise errors.InputError(f"{path}: set PRM_JAX_DATA to the folder")
-  solutions, _ = sources.read("prm800k", args.data)
-  config = chosen_tokenizer.TokenizerConfig(vocab_size=args.vocabulary)
-  tokenizer = chosen_tokenizer.make_tokenizer(config, solutions)
-  texts = {(s.problem, *s.steps) for s in solutions if len(s.steps) > 1}
-  starts = [
-    schema.Solution(f"{number}/{k}", problem, tuple(steps[:k]))
-    for number, (problem, *steps) in enumerate(sorted(texts))
-    for k in range(1, len(steps))
-  ]
-  codec = codecs.SeparatorCodec(tokenizer)
-  prompts = [codec.prompt(start).tokens for start in starts]
-  K = args.rollouts
-  requests = [
-    engine_lib.Request(start.id, prompt, K)
-    for start, prompt in zip(starts, prompts, strict=True)
-  ]
-  each = sum(map(len, prompts))
-  shared_prompts = engine_lib.shared_prompts(requests, 1)
-  # The last token of a prompt is decoded by each rollout.
-  shared = sum(len(p.tokens) - 1 for p in shared_prompts)
-  counts = {
-    "solutions": len(texts),
-    "prefixes": len(prompts),
-    "prompts prefilled": len(shared_prompts),
-    "tokens, one prefill a rollout": K * each,
-    "tokens, one prefill a prefix": each,
-    "tokens, one prefill a solution": shared,
-    "engine / per prefix": shared / each,
-  }
-  return dict(counts={"prefixes": counts}, measured={})
-
-
-SUITES = dict(
-  lengths=lengths, imported=imported, stops=stops, prefixes=prefixes
-)
+SUITES = dict(lengths=lengths, imported=imported, stops=stops)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -423,10 +378,6 @@ def arguments() -> argparse.ArgumentParser:
   add = parser.add_argument_group("imported").add_argument
   add("--published_vocabulary", type=int, default=8_192)
   add("--peer_batches", type=int, nargs="+", default=[64])
-  add = parser.add_argument_group("prefixes").add_argument
-  add("--data", default="prm800k/phase2_sample.jsonl.gz")
-  add("--rollouts", type=int, default=8, help="K")
-  add("--vocabulary", type=int, default=4096)
   return parser
 
 

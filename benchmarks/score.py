@@ -5,7 +5,6 @@
 
   solutions     whole solutions of PRM800K's phase-2 sample
   alternatives  steps that phase 1 rated, each with the path before it
-  grow          solutions that grow step by step; see growing.py
 
 64 of each of 100 problems unless told otherwise: `--problems=5` is a twentieth.
 All ways score with one model, from the same weights and ids, alternating; the
@@ -22,7 +21,6 @@ import dataclasses
 import pathlib
 from typing import Any
 
-import growing
 import numpy as np
 import peer
 import results
@@ -38,7 +36,6 @@ from prm_jax.text import encoding
 SUITES = dict(
   solutions=train_step.PHASE2,
   alternatives=train_step.PHASE1,
-  grow=train_step.PHASE2,
 )
 PEERS = ("transformers", "transformers_sorted")
 TOLERANCE = 1e-4
@@ -234,8 +231,6 @@ def measure(
   """Returns counts, differences, solutions/s and ratios of one kind."""
   read = peer.read(SUITES[suite])
   model = peer.make(args, read, folder, 1 << 30)
-  if suite == "grow":
-    return grow(args, read, model)
   chosen, data = candidates(
     read, args.problems, args.solutions, args.seed, copies=suite == "solutions"
   )
@@ -274,23 +269,6 @@ def measure(
   )
 
 
-def grow(
-  args: argparse.Namespace,
-  read: Sequence[schema.Solution],
-  model: peer.Model,
-) -> dict[str, Any]:
-  """Returns what growing solutions cost with a cache of prefixes and without."""
-
-  def by_peer(solutions: Sequence[schema.Solution]) -> Callable[[], Scores]:
-    encoded = [
-      encoding.encode(s.problem, s.steps, model.tokenizer, model.encoding)
-      for s in solutions
-    ]
-    return by_transformers(encoded, model, args, by_length=True)
-
-  return growing.measure(args, read, model, by_peer, check_same)
-
-
 def arguments() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -304,8 +282,6 @@ def arguments() -> argparse.ArgumentParser:
   peer.add_arguments(parser)
   add("--batch", type=int, default=16, help="rows of a batch of transformers")
   add("--batch_tokens", type=int, default=8192, help="of a batch of ours")
-  add("--depth", type=int, default=12, help="steps of grow")
-  add("--cache_tokens", type=int, default=65_536, help="of grow")
   add("--sequence_length", type=int, default=4096, help="of packed rows, trees")
   return parser
 

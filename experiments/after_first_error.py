@@ -2,41 +2,32 @@
 
 Command:  python experiments/after_first_error.py
           [--output=docs/results/after_first_error.json] [--seeds=0,1,2]
-          [--table]
+          [--workdir=runs/after_first_error] [--only=ignore,bad] [--table]
 Hardware, time and result: see experiments/README.md.
 
 Two PRMs of each seed start from the same base and learn the same solutions with
 the same compute. They differ in objective.labels.after_first_error: `ignore`
 has no target after the first wrong step, `bad` has 0 there. The sizes are
-smaller than the demo's, so that three seeds take minutes. Seeds that the output
-already holds are not run again.
+smaller than the demo's, so that three seeds take minutes. What the output
+already holds is not computed again.
 """
 
-import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
-import functools
-import json
 import pathlib
-import sys
 from typing import Any
 
-import jax
+import labelling_testbed as testbed
 import ml_collections
 import numpy as np
 
-from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.demo import demo_run
-from prm_jax.demo import demo_run_config
 from prm_jax.evaluation import step_metrics
 from prm_jax.runtime import config_files
-from prm_jax.runtime import environment
-from prm_jax.runtime import files
-from prm_jax.scoring import scorer
-from prm_jax.training import train_run
 
+OUTPUT = pathlib.Path("docs/results/after_first_error.json")
+WORKDIR = pathlib.Path("runs/after_first_error")
 WAYS = ("ignore", "bad")
 
 
@@ -46,7 +37,8 @@ def get_config() -> ml_collections.ConfigDict:
   c = config_files.load(here / "arithmetic.py")
   with c.unlocked():
     c.base_problems = 10_000
-    c.train_problems = 800
+    c.train_problems = c.pool_problems = 800
+    c.verifier_problems = 0
     c.test_problems = 100
     c.num_samples = 16
     c.runs.base.fit.steps = 250
@@ -55,86 +47,22 @@ def get_config() -> ml_collections.ConfigDict:
   return c
 
 
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument(
-    "--output",
-    type=pathlib.Path,
-    default=pathlib.Path("docs/results/after_first_error.json"),
-  )
-  parser.add_argument(
-    "--workdir", type=pathlib.Path, default="runs/after_first_error"
-  )
-  parser.add_argument("--seeds", default="0,1,2")
-  parser.add_argument("--table", action="store_true", help="print, run nothing")
-  args = parser.parse_args()
-  if args.table:
-    print(table(files.read_json(args.output)["points"]))
-    return
-  c = get_config()
-  details = environment.describe(c)
-  environment.check_output(args.output)
-  environment.check_workdir(args.workdir, details["config"])
-  points = []
-  if args.output.exists():
-    saved = files.read_json(args.output)
-    if saved["config"] != details["config"]:
-      raise errors.InputError(
-        f"{args.output}: holds points of another config; give another --output"
-      )
-    points = saved["points"]
-  for seed in map(int, args.seeds.split(",")):
-    if any(p["seed"] == seed for p in points):
-      continue
-    points += points_of_seed(c, args.workdir / str(seed), seed)
-    result = dict(
-      points=points,
-      command=f"python {' '.join(sys.argv)}",
-      versions=details["versions"],
-      machine=details["machine"],
-      config=details["config"],
-    )
-    files.write_json(args.output, result)
-  print(table(points))
-
-
 def points_of_seed(
-  c: ml_collections.ConfigDict, workdir: pathlib.Path, seed: int
-) -> list[dict[str, Any]]:
-  """Returns the measures of one seed's PRMs, one for each of WAYS."""
-  config = demo_run_config.from_config(c, seed)
-  inputs = demo_run.draw_inputs(config, seed)
-  workdir.mkdir(parents=True, exist_ok=True)
-  phase = demo_run.Phases(workdir / "seconds.json")
-  base, policy = demo_run.train_policy(config, inputs, workdir, phase)
-  key = functools.partial(jax.random.fold_in, jax.random.key(seed))
-  solutions = demo_run.training_solutions(config, policy, inputs.train, key(1))
-  rows = demo_run.test_samples(config, policy, inputs.test, key(3))
-  points = []
-  for way in WAYS:
-    run = config.runs["prm"]
+  bed: testbed.Testbed, todo: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+  """Yields the measures of one way's PRM after another."""
+  for way in todo:
+    run = bed.config.runs["prm"]
     labels = dataclasses.replace(run.objective.labels, after_first_error=way)
     objective = dataclasses.replace(run.objective, labels=labels)
     run = dataclasses.replace(run, objective=objective)
-    with phase(way, resumes=True):
-      model, params = train_run.train(
-        run, solutions, inputs.tokenizer, workdir / way, init_from=base
-      )
-    prm = scorer.Scorer(
-      *(run.program, model, params, inputs.tokenizer, run.encoding),
-      judged=run.objective.judged,
+    prm = testbed.train(bed, way, bed.pool, run=run)
+    scores = prm.score([s for row in bed.test for s in row])
+    yield dict(
+      after_first_error=way,
+      train_solutions=len(bed.pool),
+      **measure(scores, bed.test),
     )
-    scores = prm.score([s for row in rows for s in row])
-    points.append(
-      dict(
-        seed=seed,
-        after_first_error=way,
-        train_solutions=len(solutions),
-        **measure(scores, rows),
-      )
-    )
-    print(json.dumps(points[-1]), flush=True)
-  return points
 
 
 def measure(
@@ -186,38 +114,33 @@ def measure(
 
 def table(points: Sequence[Mapping[str, Any]]) -> str:
   """Returns means over seeds and their range, a row for each of WAYS."""
-  columns = {
-    **{
-      f"best of {points[0]['n']} by {how}, %": (
-        lambda p, how=how: 100 * p["best_of_n"][how]
-      )
-      for how in voting.AGGREGATES
-    },
-    "first error found, %": lambda p: 100 * p["first_error_exact"],
-    "no false alarm, %": lambda p: 100 * p["no_false_alarm"],
-    "steps after an error scored 0.5 or more, %": lambda p: (
-      100 * p["above_half_after_error"]
-    ),
-    "step AUROC": lambda p: p["step_auroc"],
-  }
-  lines = [
-    "| after_first_error | " + " | ".join(columns) + " | seeds |",
-    "|---" * (len(columns) + 2) + "|",
+  rows = [
+    (
+      "after_first_error",
+      *(f"best of {points[0]['n']} by {how}, %" for how in voting.AGGREGATES),
+      *("first error found, %", "no false alarm, %"),
+      *("steps after an error scored 0.5 or more, %", "step AUROC", "seeds"),
+    )
   ]
   for way in WAYS:
-    of_way = [p for p in points if p["after_first_error"] == way]
-    cells = []
-    for name, value in columns.items():
-      values = [value(p) for p in of_way]
-      digits = 1 if "%" in name else 4
-      mean, low, high = (f"{f(values):.{digits}f}" for f in (np.mean, min, max))
-      cells.append(f"{mean} [{low}, {high}]")
-    lines.append(f"| `{way}` | {' | '.join(cells)} | {len(of_way)} |")
-  return "\n".join(lines)
+    own = [p for p in points if p["after_first_error"] == way]
+    shares = [[p["best_of_n"][how] for p in own] for how in voting.AGGREGATES]
+    shares += [
+      [p[name] for p in own]
+      for name in (
+        *("first_error_exact", "no_false_alarm", "above_half_after_error"),
+      )
+    ]
+    auroc = testbed.mean([p["step_auroc"] for p in own], digits=4)
+    cells = [testbed.mean(x, 100) for x in shares]
+    rows.append((f"`{way}`", *cells, auroc, str(len(own))))
+  return testbed.markdown(rows)
 
 
 if __name__ == "__main__":
-  try:
-    main()
-  except errors.InputError as e:
-    sys.exit(f"after_first_error.py: {e}")
+  testbed.run(
+    *(__doc__.splitlines()[0], OUTPUT, WAYS, points_of_seed, table),
+    make=get_config,
+    workdir=WORKDIR,
+    name_of=lambda point: point["after_first_error"],
+  )

@@ -2,7 +2,7 @@
 
 Command:  python experiments/arithmetic_lora.py
           [--output=docs/results/lora.json] [--seeds=0,1,2] [--workdir=runs/lora]
-          [--table]
+          [--only=all,head,...] [--table]
 Hardware, time and result: see experiments/README.md.
 
 The testbed's PRM, trained from one language model at equal data and updates:
@@ -15,9 +15,8 @@ the output already holds is not computed again. --table prints Markdown.
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
-import functools
-import json
 import pathlib
+import time
 from typing import Any
 
 from flax.core import meta
@@ -25,14 +24,9 @@ import jax
 import labelling_testbed as testbed
 import ml_collections
 
-from prm_jax.demo import demo_run
-from prm_jax.demo import demo_run_config
 from prm_jax.evaluation import step_metrics
 from prm_jax.models import model_config
 from prm_jax.runtime import config_files
-from prm_jax.runtime import environment
-from prm_jax.runtime import files
-from prm_jax.runtime import outputs
 from prm_jax.scoring import scorer
 from prm_jax.training import train_config
 from prm_jax.training import train_run
@@ -47,7 +41,9 @@ def get_config() -> ml_collections.ConfigDict:
   here = pathlib.Path(__file__).parent
   c = config_files.load(here / "arithmetic.py")
   with c.unlocked():
-    c.train_problems, c.test_problems, c.num_samples = 1_000, 60, 16
+    c.train_problems = c.pool_problems = 1_000
+    c.test_problems, c.num_samples = 60, 16
+    c.verifier_problems = 0
     for run in c.runs.values():
       run.model.num_layers = 3
     c.runs.base.fit.steps = 300
@@ -87,33 +83,45 @@ def ways(
   )
 
 
-@testbed.exit_on_input_error()
-def main() -> None:
-  description = __doc__.splitlines()[0]
-  parser = testbed.parser_of(description, OUTPUT, WORKDIR, "0,1,2")
-  args = parser.parse_args()
-  if args.table:
-    print(table(files.read_json(args.output)["points"]))
-    return
-  outputs.check(dict(output=args.output))
-  c = get_config()
-  details = environment.describe(c)
-  names = ways(c, demo_run_config.from_config(c, 0).runs["prm"])
-  for seed in testbed.numbers(args.seeds):
-    saved = testbed.read_points(args.output, details["config"])
-    done = {p["trained"] for p in saved if p["seed"] == seed}
-    todo = [name for name in names if name not in done]
-    if not todo:
-      continue
-    workdir = args.workdir / str(seed)
-    environment.check_workdir(workdir, details["config"])
-    for point in _points(c, workdir, seed, todo):
-      print(json.dumps(point), flush=True)
-      testbed.add_point(
-        *(args.output, args.workdir, point, details),
-        lambda points: testbed.command_of(points, (), args, parser),
+NAMES = ("all", *(f"lora_{x:g}" for x in (1e-2, 3e-3, 1e-3)), "head")
+NAMES += ("head_then_all",)
+
+
+def points_of_seed(
+  bed: testbed.Testbed, todo: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+  """Yields the result of one way to train after another."""
+  samples = [s for row in bed.test for s in row]
+  stages_of = ways(bed.c, bed.config.runs["prm"])
+  for name in todo:
+    params, costs, start = bed.base, [], time.perf_counter()
+    for k, run in enumerate(stages_of[name]):
+      model, params = train_run.train(
+        run,
+        bed.pool,
+        bed.inputs.tokenizer,
+        bed.workdir / f"{name}_{k}",
+        init_from=params,
       )
-  print(table(testbed.read_points(args.output, details["config"])))
+      costs.append(_cost(run, model))
+    seconds = time.perf_counter() - start
+    scores = scorer.Scorer(
+      "prm", model, params, bed.inputs.tokenizer, run.encoding
+    ).score(samples)
+    measured = step_metrics.evaluate(
+      [x.scores for x in scores],
+      [s.labels or () for s in samples],
+      problems=[i for i, row in enumerate(bed.test) for _ in row],
+    )
+    yield dict(
+      trained=name,
+      solutions=len(bed.pool),
+      test_samples=len(samples),
+      step_auroc=measured["auroc"],
+      step_auroc_interval=measured["auroc_interval"],
+      stages=costs,
+      seconds=round(seconds, 1),
+    )
 
 
 def table(points: Sequence[Mapping[str, Any]]) -> str:
@@ -140,57 +148,6 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
   return testbed.markdown(rows) if rows[1:] else "no points yet"
 
 
-def _points(
-  c: ml_collections.ConfigDict,
-  workdir: pathlib.Path,
-  seed: int,
-  todo: Sequence[str],
-) -> Iterator[dict[str, Any]]:
-  """Yields the result of one way to train after another."""
-  config = demo_run_config.from_config(c, seed)
-  inputs = demo_run.draw_inputs(config, seed)
-  workdir.mkdir(parents=True, exist_ok=True)
-  phase = demo_run.Phases(workdir / "seconds.json")
-  base, policy = demo_run.train_policy(config, inputs, workdir, phase)
-  key = functools.partial(jax.random.fold_in, jax.random.key(seed))
-  solutions = demo_run.training_solutions(config, policy, inputs.train, key(1))
-  rows = demo_run.test_samples(config, policy, inputs.test, key(3))
-  samples = [s for row in rows for s in row]
-  problems = [i for i, row in enumerate(rows) for _ in row]
-  stages_of = ways(c, config.runs["prm"])
-  for name in todo:
-    stages = stages_of[name]
-    params, costs = base, []
-    with phase(name, resumes=True):
-      for k, run in enumerate(stages):
-        model, params = train_run.train(
-          run,
-          solutions,
-          inputs.tokenizer,
-          workdir / f"{name}_{k}",
-          init_from=params,
-        )
-        costs.append(_cost(run, model))
-    scores = scorer.Scorer(
-      "prm", model, params, inputs.tokenizer, run.encoding
-    ).score(samples)
-    measured = step_metrics.evaluate(
-      [x.scores for x in scores],
-      [s.labels or () for s in samples],
-      problems=problems,
-    )
-    yield dict(
-      seed=seed,
-      trained=name,
-      solutions=len(solutions),
-      test_samples=len(samples),
-      step_auroc=measured["auroc"],
-      step_auroc_interval=measured["auroc_interval"],
-      stages=costs,
-      seconds=phase.seconds()[name],
-    )
-
-
 def _cost(
   run: train_config.TrainConfig, model: model_config.ModelConfig
 ) -> dict[str, Any]:
@@ -212,4 +169,9 @@ def _cost(
 
 
 if __name__ == "__main__":
-  main()
+  testbed.run(
+    *(__doc__.splitlines()[0], OUTPUT, NAMES, points_of_seed, table),
+    make=get_config,
+    workdir=WORKDIR,
+    name_of=lambda point: point["trained"],
+  )

@@ -2,43 +2,37 @@
 
 Command:  python experiments/arithmetic_sweep.py
           [--output=docs/results/arithmetic_sweep.json] [--seeds=0,1,2]
-          [--sizes=400,1600,6400,25600] [--mixtures=mixed,pure]
+          [--workdir=runs/sweep] [--only=mixed_400,pure_400,...] [--table]
 Hardware, time and result: see experiments/README.md.
 
 The demo's comparison over the number of labelled solutions, for training
 samples at the test temperature alone and at mixed temperatures. Each point
 trains a PRM and an ORM from the same base, on the same solutions, with the
-same compute. Points that the output already holds are not computed again, and
-those of another config are refused.
+same compute. Points that the output already holds are not computed again.
 """
 
-import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
-import functools
-import json
 import math
 import pathlib
-import sys
 from typing import Any
 
-import jax
+import labelling_testbed as testbed
 import ml_collections
 
 from prm_jax import errors
 from prm_jax.demo import comparison
 from prm_jax.demo import demo_run
-from prm_jax.demo import demo_run_config
 from prm_jax.reports import plot
 from prm_jax.runtime import config_files
-from prm_jax.runtime import environment
 from prm_jax.runtime import files
-from prm_jax.runtime import outputs
-from prm_jax.scoring import scorer
-from prm_jax.training import train_run
 
+OUTPUT = pathlib.Path("docs/results/arithmetic_sweep.json")
+WORKDIR = pathlib.Path("runs/sweep")
 SIZES = (400, 1_600, 6_400, 25_600)
+MIXTURES = ("mixed", "pure")
 MODELS = ("prm", "orm")
+NAMES = tuple(f"{mixture}_{size}" for mixture in MIXTURES for size in SIZES)
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -47,70 +41,75 @@ def get_config() -> ml_collections.ConfigDict:
   c = config_files.load(here / "arithmetic.py")
   with c.unlocked():
     c.train_problems = 6_500
+    c.verifier_problems = 0
     c.test_problems = 100
     c.num_samples = 256
   return c
 
 
-def mixtures(c: ml_collections.ConfigDict) -> dict[str, tuple[float, ...]]:
-  """Returns the temperatures of the training samples, by name."""
-  return dict(pure=(c.temperature,), mixed=tuple(c.train_temperatures))
+def name_of(point: testbed.Point) -> str:
+  return f"{point['mixture']}_{point['solutions']}"
 
 
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument(
-    "--output",
-    type=pathlib.Path,
-    default=pathlib.Path("docs/results/arithmetic_sweep.json"),
-  )
-  parser.add_argument("--workdir", type=pathlib.Path, default="runs/sweep")
-  parser.add_argument("--seeds", default="0,1,2")
-  parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
-  parser.add_argument("--mixtures", default="mixed,pure")
-  args = parser.parse_args()
-  c = get_config()
-  unknown = {*args.mixtures.split(",")} - {*mixtures(c)}
-  if unknown:
-    raise errors.InputError(
-      f"--mixtures={','.join(unknown)}: expected {', '.join(mixtures(c))}"
-    )
-  details = environment.describe(c)
-  outputs.check(dict(output=args.output))
-  environment.check_workdir(args.workdir, details["config"])
-  points = []
-  if args.output.exists():
-    saved = json.loads(args.output.read_text())
-    if saved["config"] != details["config"]:
-      raise errors.InputError(
-        f"{args.output}: holds points of another config; give another --output"
-      )
-    points = saved["points"]
-  done = {(p["seed"], p["mixture"], p["solutions"]) for p in points}
-  sizes = [int(x) for x in args.sizes.split(",")]
-  for seed in map(int, args.seeds.split(",")):
-    todo = [
-      (m, n)
-      for m in args.mixtures.split(",")
-      for n in sizes
-      if (seed, m, n) not in done
-    ]
-    if not todo:
+def points_of_seed(
+  bed: testbed.Testbed, todo: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+  """Yields one finished point after another."""
+  samples = [s for row in bed.test for s in row]
+  for mixture in MIXTURES:
+    sizes = [n for n in SIZES if f"{mixture}_{n}" in todo]
+    if not sizes:
       continue
-    for point in _points_of_seed(c, args.workdir / str(seed), seed, todo):
-      points.append(point)
-      result = dict(
-        points=sorted(
-          points, key=lambda p: (p["seed"], p["mixture"], p["solutions"])
-        ),
-        command=f"python {' '.join(sys.argv)}",
-        versions=details["versions"],
-        machine=details["machine"],
-        config=details["config"],
+    config = bed.config
+    if mixture == "pure":
+      one = (config.temperature,)
+      config = dataclasses.replace(config, train_temperatures=one)
+    drawn = demo_run.training_solutions(
+      config, bed.policy, bed.inputs.train, bed.key(1)
+    )
+    if len(drawn) < max(sizes):
+      raise errors.InputError(
+        f"{len(drawn)} distinct solutions for {max(sizes)}; raise"
+        " train_problems in get_config()"
       )
-      files.write_json(args.output, result)
-  with files.replacing(args.output.with_suffix(".svg"), "wb") as f:
-    f.write(picture(points))
+    for size in sizes:
+      step_scores = {
+        name: testbed.train(
+          bed,
+          f"{mixture}-{size}-{name}",
+          drawn[:size],
+          run=config.runs[name],
+        ).score(samples)
+        for name in MODELS
+      }
+      aggregates = {n: config.runs[n].aggregate for n in MODELS}
+      scores = comparison.solution_scores(step_scores, aggregates, samples)
+      ranking = comparison.rankings(step_scores, aggregates, scores)
+      results, _ = comparison.evaluate(
+        bed.test, step_scores, scores, ranking, bed.seed
+      )
+      names = ("n", "accuracy", "interval", "paired", "step_auroc")
+      yield dict(mixture=mixture, solutions=size) | {
+        n: results[n] for n in names
+      }
+
+
+def table(points: Sequence[Mapping[str, Any]]) -> str:
+  """Returns best of the largest N, over seeds, as a Markdown table."""
+  rows = [("labelled solutions", *(f"{n:,}" for n in SIZES))]
+  for mixture in MIXTURES:
+    for model in (*MODELS, "majority"):
+      own = [
+        [
+          p["accuracy"][model][-1]
+          for p in points
+          if name_of(p) == f"{mixture}_{size}"
+        ]
+        for size in SIZES
+      ]
+      cells = (testbed.mean(x, 100) if x else "" for x in own)
+      rows.append((f"{model}, {mixture}", *cells))
+  return testbed.markdown(rows)
 
 
 def picture(points: Sequence[Mapping[str, Any]]) -> bytes:
@@ -155,61 +154,18 @@ def picture(points: Sequence[Mapping[str, Any]]) -> bytes:
   return plot.draw(curves, axes, (960, 470), "right").encode()
 
 
-def _points_of_seed(c, workdir, seed, todo):
-  """Yields one finished point after another."""
-  config = demo_run_config.from_config(c, seed)
-  inputs = demo_run.draw_inputs(config, seed)
-  phase = demo_run.Phases(workdir / "seconds.json")
-  base, policy = demo_run.train_policy(config, inputs, workdir, phase)
-  key = functools.partial(jax.random.fold_in, jax.random.key(seed))
-  rows = demo_run.test_samples(config, policy, inputs.test, key(3))
-  samples = [s for row in rows for s in row]
-  for mixture, temperatures in mixtures(c).items():
-    wanted = [n for m, n in todo if m == mixture]
-    if not wanted:
-      continue
-    drawn = demo_run.training_solutions(
-      dataclasses.replace(config, train_temperatures=temperatures),
-      policy,
-      inputs.train,
-      key(1),
-    )
-    if len(drawn) < max(wanted):
-      raise errors.InputError(
-        f"{len(drawn)} distinct solutions for --sizes up to {max(wanted)};"
-        " raise train_problems in get_config()"
-      )
-    for size in wanted:
-      step_scores = {}
-      for name in MODELS:
-        run = config.runs[name]
-        folder = workdir / f"{mixture}-{size}-{name}"
-        model, params = train_run.train(
-          run, drawn[:size], inputs.tokenizer, folder, init_from=base
-        )
-        trained = scorer.Scorer(
-          *(run.program, model, params, inputs.tokenizer, run.encoding),
-          judged=run.objective.judged,
-        )
-        step_scores[name] = trained.score(samples)
-      aggregates = {n: config.runs[n].aggregate for n in MODELS}
-      scores = comparison.solution_scores(step_scores, aggregates, samples)
-      ranking = comparison.rankings(step_scores, aggregates, scores)
-      results, _ = comparison.evaluate(rows, step_scores, scores, ranking, seed)
-      yield dict(
-        seed=seed,
-        mixture=mixture,
-        solutions=size,
-        n=results["n"],
-        accuracy=results["accuracy"],
-        interval=results["interval"],
-        paired=results["paired"],
-        step_auroc=results["step_auroc"],
-      )
+def pictures(points: Sequence[testbed.Point], output: pathlib.Path) -> None:
+  """Draws the picture next to the output."""
+  if points:
+    with files.replacing(output.with_suffix(".svg"), "wb") as f:
+      f.write(picture(points))
 
 
 if __name__ == "__main__":
-  try:
-    main()
-  except errors.InputError as e:
-    sys.exit(f"arithmetic_sweep.py: {e}")
+  testbed.run(
+    *(__doc__.splitlines()[0], OUTPUT, NAMES, points_of_seed, table),
+    make=get_config,
+    workdir=WORKDIR,
+    pictures=pictures,
+    name_of=name_of,
+  )

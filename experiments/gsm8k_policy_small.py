@@ -2,7 +2,7 @@
 
 Command:  PRM_JAX_DATA=... prm-jax train
           --config=experiments/gsm8k_policy_small.py --workdir=runs/gsm8k_policy
-Used by:  experiments/labelling_gsm8k.py
+Used by:  experiments/rl_gsm8k_small.py
 Hardware, time and result: see experiments/README.md.
 
 It learns the form of a solution, and hardly any arithmetic.

@@ -182,13 +182,12 @@ def omega_labels(
   budget: int,
   *,
   hard: bool,
-  searches: int = SEARCHES,
 ) -> Labelled:
   """Returns OmegaPRM's labels on as many problems as the budget allows."""
   problems = list({s.problem: _bare(s) for s in bed.pool}.values())
   problems = [dataclasses.replace(s, steps=()) for s in problems]
   options = omega_tree.Options(
-    COMPLETIONS, root_rollouts=COMPLETIONS, searches=searches, hard=hard
+    COMPLETIONS, root_rollouts=COMPLETIONS, searches=SEARCHES, hard=hard
   )
   return as_many(
     budget,

@@ -25,7 +25,6 @@ from typing import Any
 
 import labelling_testbed as testbed
 import numpy as np
-import objectives_arithmetic
 
 from prm_jax import schema
 from prm_jax import voting
@@ -155,7 +154,7 @@ def measure_verifier(
       for row in labels
     ]
 
-  measures = objectives_arithmetic.measure_scores(
+  measures = testbed.measure_scores(
     scores(samples), scores(bed.validation), bed.test, bed.validation, "min"
   )
   shape = len(bed.test), len(bed.test[0])

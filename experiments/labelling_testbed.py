@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import fcntl
 import functools
+import inspect
 import json
 import pathlib
 import sys
@@ -22,7 +23,6 @@ from typing import Any
 import jax
 import ml_collections
 import numpy as np
-import objectives_arithmetic
 
 from prm_jax import errors
 from prm_jax import schema
@@ -30,6 +30,8 @@ from prm_jax import voting
 from prm_jax.demo import demo_config
 from prm_jax.demo import demo_run
 from prm_jax.demo import demo_run_config
+from prm_jax.evaluation import processbench_metrics
+from prm_jax.evaluation import step_metrics
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import llm_judge
 from prm_jax.policy import rollout_engine as engine_lib
@@ -43,10 +45,13 @@ from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.testbed import arithmetic
 from prm_jax.testbed import judge as testbed_judge
 from prm_jax.text import tokenizer_files
+from prm_jax.training import train_config
 from prm_jax.training import train_run
 from prm_jax.training import train_run_config
 
 WORKDIR = pathlib.Path("runs/labelling")
+# Drawn on validation problems, to choose each threshold.
+VALIDATION_PROBLEMS, VALIDATION_SAMPLES = 50, 8
 AGGREGATES = ("min", "last", "product")
 # A judge reads a problem and a whole solution, and writes about as much.
 VERIFIER_ROW_TOKENS, MAX_CHAIN_TOKENS = 192, 128
@@ -134,7 +139,7 @@ class Testbed:
   def validation(self) -> Sequence[schema.Solution]:
     """Judged samples of validation problems, to choose a threshold on."""
     problems = arithmetic.problems(
-      objectives_arithmetic.VALIDATION_PROBLEMS,
+      VALIDATION_PROBLEMS,
       "validation",
       task=self.config.task,
       random=np.random.default_rng([self.seed, 1]),
@@ -148,7 +153,7 @@ class Testbed:
             self.config,
             self.policy,
             problems,
-            objectives_arithmetic.VALIDATION_SAMPLES,
+            VALIDATION_SAMPLES,
             self.config.temperature,
             self.key(4),
           )
@@ -198,18 +203,23 @@ class Testbed:
 def build(
   c: ml_collections.ConfigDict, workdir: pathlib.Path, seed: int
 ) -> Testbed:
-  """Returns a seed's testbed; what its workdir holds isn't trained again."""
+  """Returns a seed's testbed; what its workdir holds isn't trained again.
+
+  A config with a verifier has a tokenizer that knows its words, too.
+  """
   config = demo_run_config.from_config(c, seed)
   inputs = demo_run.draw_inputs(config, seed)
-  texts = [x for s in inputs.base[:2_000] for x in (s.problem, *s.steps)]
-  inputs = dataclasses.replace(
-    inputs,
-    tokenizer=tokenizer_files.train_sentencepiece(
-      [*texts, " ".join(judge_prompts.DIAL_WORDS)],
-      config.vocabulary,
-      model_type="word",
-    ),
-  )
+  if c.verifier_problems:
+    texts = [x for s in inputs.base[:2_000] for x in (s.problem, *s.steps)]
+    inputs = dataclasses.replace(
+      inputs,
+      tokenizer=tokenizer_files.train_sentencepiece(
+        [*texts, " ".join(judge_prompts.DIAL_WORDS)],
+        config.vocabulary,
+        model_type="word",
+      ),
+    )
+  workdir.mkdir(parents=True, exist_ok=True)
   phase = demo_run.Phases(workdir / "seconds.json")
   base, policy = demo_run.train_policy(config, inputs, workdir, phase)
   return Testbed(c, config, seed, workdir, inputs, base, policy)
@@ -307,13 +317,15 @@ def train(
   *,
   soft: bool = False,
   times: int = 1,
+  run: train_config.TrainConfig | None = None,
 ) -> scorer_lib.Scorer:
-  """Returns a PRM of labelled solutions, by the config's prm run.
+  """Returns a reward model of labelled solutions.
 
   soft: labels are values, and one below 1/2 is no error. times: how many times
-    the run's updates it makes.
+    the run's updates it makes. run: the run, the config's prm run if it is
+    None.
   """
-  run = bed.config.runs["prm"]
+  run = run or bed.config.runs["prm"]
   fit = dataclasses.replace(run.fit, steps=times * run.fit.steps)
   run = dataclasses.replace(run, fit=fit)
   if soft:
@@ -334,13 +346,13 @@ def train(
 
 
 def measure(bed: Testbed, scorer: scorer_lib.Scorer) -> dict[str, Any]:
-  """Returns what objectives_arithmetic measures, and the picks by problem.
+  """Returns what measure_scores does, and the picks by problem.
 
   picks: P(the best of all samples is right) of each test problem, by the
   minimum over steps, as words of one text.
   """
   scores = scorer.score(_flat(bed.test))
-  measures = objectives_arithmetic.measure_scores(
+  measures = measure_scores(
     scores,
     scorer.score(bed.validation),
     bed.test,
@@ -354,6 +366,68 @@ def measure(bed: Testbed, scorer: scorer_lib.Scorer) -> dict[str, Any]:
     [shape[1]],
   )
   return measures | dict(picks=" ".join(f"{x:.3g}" for x in best[:, 0]))
+
+
+def measure_scores(
+  step_scores: Sequence[schema.StepScores],
+  tuning_scores: Sequence[schema.StepScores],
+  rows: Sequence[Sequence[schema.Solution]],
+  tuning: Sequence[schema.Solution],
+  aggregate: str,
+) -> dict[str, Any]:
+  """Returns step AUROC, first-error accuracy and best-of-N of the samples.
+
+  By the scores of all samples and of those that a threshold is tuned on.
+  """
+  samples = [s for row in rows for s in row]
+  threshold = processbench_metrics.tune_threshold(
+    [x.scores for x in tuning_scores], truth(tuning)
+  )
+  located = processbench_metrics.evaluate(
+    [x.scores for x, s in zip(step_scores, samples) if s.steps],
+    truth([s for s in samples if s.steps]),
+    threshold=threshold,
+    num_resamples=200,
+  )
+  problems = [i for i, row in enumerate(rows) for _ in row]
+  steps = step_metrics.evaluate(
+    [x.scores for x in step_scores],
+    [s.labels or () for s in samples],
+    problems=problems,
+    num_resamples=200,
+  )
+  shape = len(rows), len(rows[0])
+  correct = np.array([s.outcome for s in samples]).reshape(shape)
+  ns = [2**k for k in range(shape[1].bit_length())]
+  best = {}
+  for how in AGGREGATES:
+    ranking = np.array(voting.ranking_scores(step_scores, how))
+    curve = voting.best_of_n(ranking.reshape(shape), correct, ns)
+    best[how] = [float(x) for x in curve.mean(0)]
+  num = located["num_err"] + located["num_cor"]
+  hits = (
+    located["acc_err"] * located["num_err"]
+    + located["acc_cor"] * located["num_cor"]
+  )
+  return dict(
+    aggregate=aggregate,
+    n=ns,
+    best_of_n=best,
+    step_auroc=steps["auroc"],
+    first_error_accuracy=hits / num,
+    first_error_f1=located["f1"],
+    threshold=threshold,
+    policy_accuracy=float(correct.mean()),
+    majority=float(
+      voting.vote_accuracy(
+        [[s.answer for s in row] for row in rows], correct, None, ns[-1:]
+      ).mean()
+    ),
+  )
+
+
+def truth(solutions: Sequence[schema.Solution]) -> list[int]:
+  return [schema.first_error(s.labels or ()) for s in solutions]
 
 
 # --- Points -----------------------------------------------------------------
@@ -376,27 +450,32 @@ def run(
   points_of_seed: Callable[[Testbed, Sequence[str]], Iterator[Point]],
   table: Callable[[Sequence[Point]], str],
   *,
-  make: Callable[[bool], ml_collections.ConfigDict] = settings,
+  make: Callable[..., ml_collections.ConfigDict] = settings,
   workdir: pathlib.Path = WORKDIR,
   pictures: Callable[[Sequence[Point], pathlib.Path], None] | None = None,
+  name_of: Callable[[Point], str] = lambda point: point["name"],
 ) -> None:
   """Runs the command line of an experiment on this testbed.
 
   points_of_seed: yields the points of the names that are still to do. make,
-  workdir: other settings, and where they are run. pictures: draws all points
-  next to the output, whenever there is one more and at the end.
+  workdir: other settings, of a test of the path if they can be small, and where
+  they are run. pictures: draws all points
+  next to the output, whenever there is one more and at the end. name_of:
+  returns the name of a point.
   """
   parser = parser_of(description, output, workdir, "0,1,2")
   parser.add_argument("--only", default=",".join(names))
-  parser.add_argument("--small", action="store_true")
+  has_small = bool(inspect.signature(make).parameters)
+  if has_small:
+    parser.add_argument("--small", action="store_true")
   args = parser.parse_args()
   wanted = names_of(args.only, names)
   seeds = numbers(args.seeds)
 
   def command(points: Sequence[Point]) -> str:
-    return command_of(points, names, args, parser)
+    return command_of(points, names, args, parser, name_of)
 
-  c = make(args.small)
+  c = make(args.small) if has_small else make()
   details = environment.describe(c)
   if args.table:
     # Whatever config they are of: nothing is added to them.
@@ -407,7 +486,7 @@ def run(
   for seed in seeds:
     workdir = args.workdir / str(seed)
     saved = read_points(args.output, details["config"])
-    done = {p["name"] for p in saved if p["seed"] == seed}
+    done = {name_of(p) for p in saved if p["seed"] == seed}
     todo = [name for name in wanted if name not in done]
     if not todo:
       continue
@@ -441,25 +520,23 @@ def command_of(
   names: Sequence[str],
   args: argparse.Namespace,
   parser: argparse.ArgumentParser,
+  name_of: Callable[[Point], str] = lambda point: point["name"],
 ) -> str:
   """Returns the one command that makes all the points.
 
   They may be of several commands, each with some of the seeds or names. Points
   of an experiment without names are told apart by their seed alone.
   """
-  given = dict(vars(args), seeds=",".join(map(str, _seeds(points))))
+  seeds = sorted({p["seed"] for p in points})
+  given = dict(vars(args), seeds=",".join(map(str, seeds)))
   if names:
-    made = {p["name"] for p in points}
+    made = {name_of(p) for p in points}
     given["only"] = ",".join(name for name in names if name in made)
   words = ["python", sys.argv[0]]
   for name, value in given.items():
     if name == "seeds" or str(value) != str(parser.get_default(name)):
       words.append(f"--{name}" if value is True else f"--{name}={value}")
   return " ".join(words)
-
-
-def _seeds(points: Iterable[Point]) -> list[int]:
-  return sorted({p["seed"] for p in points})
 
 
 def described(counts: Mapping[str, int]) -> str:

@@ -3,7 +3,7 @@
 Command:  prm-jax train --config=experiments/published_policy_small.py
           --workdir=runs/published/policy
           --config.init_from=runs/published/imported
-Used by:  labelling_published.py, which makes the data and says the results.
+Used by:  docs/policies.md; labelling_published.py ran it, see README.md.
 
 The model is init_from's, imported with --role=policy. All that isn't named here
 is as in prm800k_small.py.

@@ -2,7 +2,7 @@
 
 Command:  prm-jax train --config=experiments/published_prm_small.py
           --workdir=runs/published/prm --config.init_from=runs/published/policy
-Used by:  labelling_published.py, which makes the labels and says the results.
+Used by:  docs/policies.md; labelling_published.py ran it, see README.md.
 
 The trunk is the policy's that drew the labels. All that isn't named here is as
 in published_policy_small.py.

@@ -10,10 +10,6 @@ Command:  prm-jax import --role=policy
           python experiments/real_best_of_n.py judge --checkpoint=PRM
           [--read=docs/results/real_best_of_n_read.json]
           [--samples=...] [--output=docs/results/real_best_of_n.json]
-          PRM_JAX_DATA=... python experiments/real_likelihood.py
-          --base=qwen_policy --sets=paths,samples
-          PRM_JAX_DATA=... python experiments/real_best_of_n.py judge
-          --likelihood=runs/real_likelihood [--output=...]
 Rules, hardware, time and result: see experiments/README.md.
 
 The problems are GSM8K test problems that neither ProcessBench nor the pool of
@@ -29,7 +25,6 @@ from typing import Any
 
 import labelling_testbed as testbed
 import numpy as np
-import real_likelihood
 import real_prm_gsm8k
 
 import prm_jax
@@ -45,8 +40,7 @@ TEST = "gsm8k:gsm8k/test.jsonl.gz"
 NUM_PROBLEMS, SAMPLES, TOKENS, TEMPERATURE = 100, 8, 400, 0.7
 # How the solutions of a problem are ranked, besides by the PRM.
 LIKELIHOOD = "likelihood"
-# The base whose log-probabilities judge steps: the policy itself.
-BASE = "qwen_policy"
+RESULTS = "docs/results/real_best_of_n"
 
 
 def problems() -> list[schema.Problem]:
@@ -160,29 +154,22 @@ def main() -> None:
   parser.add_argument("what", choices=("sample", "judge"))
   parser.add_argument("--policy", default="runs/bases/qwen_policy")
   parser.add_argument("--checkpoint")
-  parser.add_argument("--likelihood", type=pathlib.Path)
   parser.add_argument(
     "--samples",
     type=pathlib.Path,
-    default=real_likelihood.SAMPLES,
+    default=f"{RESULTS}_samples.jsonl.gz",
   )
   parser.add_argument("--read", type=pathlib.Path)
-  parser.add_argument(
-    "--output", type=pathlib.Path, default="docs/results/real_best_of_n.json"
-  )
+  parser.add_argument("--output", type=pathlib.Path, default=f"{RESULTS}.json")
   args = parser.parse_args()
   logging.basicConfig(level=logging.INFO, format="%(message)s")
   if args.what == "sample":
     sample(args.policy, args.samples)
     return
-  if (args.checkpoint is None) == (args.likelihood is None):
-    parser.error("judge: give --checkpoint, the PRM's folder, or --likelihood")
+  if args.checkpoint is None:
+    parser.error("judge: give --checkpoint, the PRM's folder")
   solutions = jsonl.read_solutions(args.samples)
-  if args.checkpoint is not None:
-    rows = prm_jax.Score(args.checkpoint, layout="tree")(solutions)
-  else:
-    found = real_likelihood.fitted_scores(args.likelihood, BASE, "samples")
-    rows = [schema.StepScores(tuple(x.tolist())) for x in found]
+  rows = list(prm_jax.Score(args.checkpoint, layout="tree")(solutions))
   result = judged(solutions, rows)
   if args.read is not None:
     result["lucky"] = lucky(solutions, rows, json.loads(args.read.read_text()))

@@ -59,8 +59,6 @@ class Arm:
       so that solutions are as ProcessBench's.
     sums: Whether half of the tokens are GSM8K solutions, right ones and ones
       with a spoiled sum.
-    third: Whether a third of phase 1's problems is taken, so that more of what
-      is learned is phase 2's whole solutions.
     trainable: As training.train_config.TrainConfig has it.
     share: The share of the problems that is trained on, with as many fewer
       updates.
@@ -69,7 +67,6 @@ class Arm:
   rate: float = 1e-4
   paths: bool = False
   sums: bool = False
-  third: bool = False
   trainable: str = "all"
   share: float = 1.0
 
@@ -81,10 +78,8 @@ ARMS = dict(
   sums=Arm(sums=True),
   both=Arm(paths=True, sums=True),
   lora=Arm(rate=1e-3, paths=True, sums=True, trainable="lora"),
-  head=Arm(rate=1e-2, paths=True, sums=True, trainable="head"),
   quarter=Arm(paths=True, sums=True, share=0.25),
   half=Arm(paths=True, sums=True, share=0.5),
-  third=Arm(third=True),
 )
 
 
@@ -173,12 +168,6 @@ def read_data(
   questions = sorted({s.problem for s in free}, key=lambda q: hashed("dev", q))
   dev = {*questions[:NUM_DEV]}
   train = list(data.train)
-  if arm.third:
-    train = [
-      s
-      for s in train
-      if "phase1" not in s.id or hashed("third", s.problem) < 2**64 / 3
-    ]
   if arm.paths:
     train = one_wrong_each(train)
   if arm.sums:

@@ -7,7 +7,7 @@ Hardware, time and result: see experiments/README.md.
 PPO on arithmetic problems, rewarded by the right answer and, at each step, by
 the PRM that `make demo` trained, its scores clipped and replaced by their
 differences (Gao et al. 2024, arXiv 2410.15115), so that more good steps add no
-reward. experiments/rl_defaults.py chose these rewards among others;
+reward. experiments/rl_defaults.py (at 2076ec39) chose these rewards among others;
 experiments/rl_rewards.py compares rewards on harder problems.
 """
 

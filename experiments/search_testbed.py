@@ -1,114 +1,64 @@
-"""When does search help, and which? Twelve claims, on exact step truth.
+"""When does search help, and which? On exact step truth, with a synthetic PRM.
 
 Command:  python experiments/search_testbed.py
           [--output=docs/results/search_testbed.json] [--seeds=0,1,2,3,4]
-          [--workdir=runs/search_testbed] [--processes=2] [--small] [--table]
+          [--workdir=runs/search_testbed] [--processes=2] [--small]
 Hardware, time and result: see experiments/README.md and docs/search_evidence.md.
 
 The policy is the testbed's annotator, which slips; the PRM is the exact step
 verifier with normal noise in its log-odds. Every search is one of
 prm_jax.search, with its bill. A seed has problems, an annotator and a verifier
 of its own. What --workdir already holds isn't run again. --small is a test of
-the path whose numbers mean nothing. --table prints the verdicts as Markdown.
+the path whose numbers mean nothing. search_runs.py says how runs are compared.
 
-How it is measured
-- Noise: gap 4 between right and wrong, deviation 2.5 ("good", step AUROC .87)
-  and 5 ("poor", .71), drawn anew for each step; with persistence .8 for a few.
-- Searches aggregate by `last`. An answer is chosen by weighted vote unless a
-  rule says "best"; the JSON has best, weighted and majority of each.
-- Best-of-N, weighted best-of-N and majority at every N come from the first 256
-  of 320 independent samples of a problem; the last 64 give its difficulty
-  (pass@1), by which all problems of all seeds are cut into fifths.
-- At equal cost: a curve's values of each problem are interpolated linearly in
-  the logarithm of the mean cost; beyond its ends the end counts.
-- Cost is sampled tokens, or FLOPs: 2 for each parameter and token that is
-  sampled, or read for the first time (a cache of all prefixes). `big`: policy
-  1.5e9 and PRM 7e9 parameters; `equal`: 1.5e9 both; `uncached`: as big, and each
-  call reads its whole prefix. Attention's products don't count: no solution
-  has 100 tokens.
-- Intervals: differences are taken problem by problem. Problems are drawn again
-  2,000 times within each seed; each time the mean over all problems drawn. The
-  interval is from the 2.5th to the 97.5th percentile. A difference is "seen"
-  if this interval excludes 0. The mean of each seed is next to it.
+- Noise: gap 4 between right and wrong, deviation 2.5 ("good", step AUROC .87),
+  5 ("poor", .71) and 10 ("worst", .61), drawn anew for each step; `_persistent`
+  has a correlation of .8 from step to step.
+- Searches aggregate by `last`. `word` is a scorer that likes a word, `blind` one
+  that takes systematic slips for right.
+- Best-of-N, weighted best-of-N and majority come from the first 256 of 320
+  samples of a problem; the last 64 give its difficulty, by which all problems of
+  all seeds are cut into fifths.
+- `rsd0.7` is a draft of 1.5e9 parameters and a target of 7e9 that slips less,
+  `reject0.5` reject and resample with 5 tries, each by its threshold.
 
-How the claims are judged; written before any result, on no problem that counts
-(sizes and noise were chosen on seed 100). confirmed: the claim's part is seen;
-refuted: the contrary is seen; else "not seen". Verdicts are for each noise.
- 1 a  beam > weighted best-of-N at equal tokens: at N = 4 on all problems.
-   b  ... at N = 16 on the two hardest fifths.
-   c  beam < weighted best-of-N at equal tokens: at the largest N on all
-      problems. d  ... at N = 64 on the two easiest fifths.
- 2 Lookahead (beam) is the worst at equal FLOPs (big): below the curve of each
-   of beam, DVTS, REBASE and particle filter, at every N. Refuted if it is above
-   or not seen below one of them at every N.
- 3 DVTS > beam at the largest N (256, poor PRM; 64 else).
- 4 REBASE >= weighted best-of-N at equal tokens: confirmed if seen above at one
-   N and below at none; refuted if seen below at one N.
- 5 Particle filter > beam with a noisy PRM: poor and worst PRM, at N = 16.
-   Confirmed or refuted if seen for either and not the contrary for the other.
- 6 The useful beam width: k x k beams, k in WIDTHS; the turning width is that of
-   the highest accuracy of all steps (best). A turn is seen if the largest width
-   is seen below it. Confirmed if a turn is seen at 3 or more noise levels and
-   the slope of ln k on (gap / noise)^2 is above 0, its interval (turning widths
-   found anew in each resample) holding 1/4: pool k^2 ~ exp(gap^2 / (2 noise^2)),
-   arXiv 2603.15377 by its abstract and notes of others. Refuted if its interval
-   excludes 0 from above, or if at the noisiest level the largest width is seen
-   above width 2, where the formula has less than 2. Else not seen.
- 7 The best strategy of each fifth (chosen on the other half of the problems)
-   saves budget against the best single one (chosen likewise), at N = 16: the
-   tokens at which the single one's curve has the same accuracy, divided by
-   those of N = 16. Confirmed if 2 or more and the gain is seen; refuted if the
-   gain's interval is below 1 point and the factor is below 2.
- 8 RSD has the target's accuracy (no less than 1 point below) with fewer FLOPs
-   than the target alone, PRM counted (1.5e9; 7e9 next to it), at some threshold.
- 9 Reject and resample > plain sampling, and > weighted best-of-N at equal
-   tokens, at threshold .5.
- 10 Adaptive best-of-N, fitted on other problems: at most 1 point below best of
-   64 (mean) with at most 65 % of the samples; for confidence .9 or .99.
- 11 Chunk-level contrastive likelihood: not built, so not run.
- 12 Search exploits a PRM: with a scorer that likes a word, and with one that is
-   blind to systematic slips, the score of the chosen answer (best) is higher at
-   the largest N than at 4 and the share with all steps right is seen lower; for
-   best-of-N up to 256 and for beam up to 64.
-
-Added after the results, and part of no verdict: the differences of strategies
-with persistent noise at N = 16, the same at N = 64, and the particle filter at
-the temperature that fits the noise. They suggested two claims, which were then
-tested on five fresh seeds, 100 problems each, with a poor PRM of persistent
-noise: 3', DVTS > beam at N = 64; 5', particle filter > beam at N = 16.
+The fresh seeds are those of two claims that the others suggested: with a poor
+PRM whose noise persists, DVTS is above a beam at N = 64, and a particle filter
+at N = 16. The committed result is of 2076ec39, which also has the rules by which
+twelve claims were judged.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Mapping, Sequence
-import concurrent.futures
+from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+import functools
 import math
-import multiprocessing
 import pathlib
-import sys
-import time
-from typing import Any
 
 import ml_collections
 import numpy as np
-import search_claims
-import search_results
 import search_runs
+from search_runs import Difference
+from search_runs import Run
 
-from prm_jax import errors
-from prm_jax.runtime import environment
-from prm_jax.runtime import files
-from prm_jax.runtime import outputs
+from prm_jax import schema
 from prm_jax.search import adaptive
+from prm_jax.search import bill as bill_lib
+from prm_jax.search import engine
 from prm_jax.search import particles
 from prm_jax.search import rules
+from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_models
+from prm_jax.search import tree as tree_lib
 from prm_jax.testbed import arithmetic
+from prm_jax.testbed import arithmetic_policy as policy_lib
 
-OUTPUT = pathlib.Path("docs/results/search_testbed.json")
-WORKDIR = pathlib.Path("runs/search_testbed")
-Run = search_runs.Run
-NOISES = dict(good=search_runs.GOOD, poor=search_runs.POOR)
+GAP = 4.0
+# Whole samples of a problem: of the curves, and of its difficulty.
+CURVE_SAMPLES, DIFFICULTY_SAMPLES = 256, 64
+# Of which adaptive best-of-n learns, and its samples of each.
+TRAIN_PROBLEMS, TRAIN_SAMPLES = 100, 24
 
 
 def settings(small: bool = False) -> ml_collections.ConfigDict:
@@ -125,264 +75,332 @@ def settings(small: bool = False) -> ml_collections.ConfigDict:
     slip_times_easy=0.35,
     slip_shift=0.2,
   )
-  c.gap = 4.0
+  c.gap = GAP
   c.target_slips = 0.4
   c.problems, c.some, c.few = (12, 6, 3) if small else (100, 40, 20)
   return c
 
 
-def all_runs(c: ml_collections.ConfigDict) -> list[Run]:
-  """Returns the runs of a seed, in the order in which they are made."""
-  return [
-    Run("samples", None),
-    *_strategies(c),
-    *_one_path(),
-    *_hacks(c),
-    *_widths(c),
-    *_afterwards(c),
-  ]
+# --- Models -----------------------------------------------------------------
 
 
-def strategies(num: int) -> dict[str, object]:
-  """Returns the strategies that sample about as much as best of num."""
-  return dict(
-    beam=rules.Beam(num // 4, 4),
-    dvts=rules.DiverseTrees(num // 4, 4),
-    rebase=rules.Rebase(num),
-    particles=particles.ParticleFilter(num),
+def policy(task: arithmetic.Task, seed: int) -> search_models.Policy:
+  """Returns the annotator as a policy, which looks ahead by likeliest steps."""
+  annotator = policy_lib.Annotator(task, seed)
+  ahead = policy_lib.Annotator(likeliest(task), seed)
+  return search_models.Policy(
+    annotator.step, annotator.whole, ahead.step, encode
   )
 
 
-def _strategies(c) -> Iterator[Run]:
-  for prm, noise in NOISES.items():
-    for num, most in ((4, None), (16, None), (64, c.some)):
-      for name, rule in strategies(num).items():
-        yield Run(f"{name}.{prm}.{num}", rule, noise, problems=most)
-    for num, ahead in ((4, 1), (16, 1), (4, 3)):
-      yield Run(
-        f"lookahead{ahead}.{prm}.{num}",
-        rules.Beam(num // 4, 4),
-        noise,
-        lookahead=ahead,
-        problems=c.some,
+def encode(solution: schema.Solution) -> np.ndarray:
+  """Returns the ids of a prefix's words, which all models read."""
+  return _encoded(solution.problem, solution.steps)
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def _encoded(problem: str, steps: tuple[str, ...]) -> np.ndarray:
+  return policy_lib.Annotator().encode(schema.Solution("", problem, steps))
+
+
+_SLIPS = ("slip_times_hard", "slip_times_easy", "slip_shift")
+
+
+def likeliest(task: arithmetic.Task) -> arithmetic.Task:
+  """Returns the task whose annotator writes the likeliest result of a turn.
+
+  That is the systematic slip if it is likelier than the right result.
+  """
+  rates = {name: getattr(task, name) for name in _SLIPS}
+  return dataclasses.replace(
+    task,
+    confusion=1.0,
+    **{n: float(r * task.confusion > 1 - r) for n, r in rates.items()},
+  )
+
+
+def stronger(task: arithmetic.Task, factor: float) -> arithmetic.Task:
+  """Returns the task of an annotator who slips less often by a factor."""
+  return dataclasses.replace(
+    task, **{name: factor * getattr(task, name) for name in _SLIPS}
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Prm:
+  """The exact verifier with noise, and what can be exploited of it.
+
+  Args:
+    noise: The deviation of its noise, in nats.
+    persistence: See NoisyVerifier.
+    likes: The bonus of each step that opens with "well", in nats.
+    blind: Whether it takes systematic slips for right.
+  """
+
+  noise: float
+  persistence: float = 0.0
+  likes: float = 0.0
+  blind: bool = False
+
+  def score(
+    self, solutions: Sequence[schema.Solution], *, seed: int, gap: float = GAP
+  ) -> list[schema.StepScores]:
+    """Returns the scores of each solution's steps."""
+    noisy = policy_lib.NoisyVerifier(self.noise, gap, seed, self.persistence)
+    rows = []
+    for solution, row in zip(solutions, noisy(solutions), strict=True):
+      logits = np.asarray(row.logits)
+      if self.likes:
+        liked = [step.startswith("well ") for step in solution.steps]
+        logits = logits + self.likes * np.cumsum(liked)
+      if self.blind:
+        exact = np.asarray(arithmetic.check(solution.problem, solution.steps))
+        logits = logits + gap * (_labels_but_slips(solution) - exact)
+      scores = 1 / (1 + np.exp(-logits))
+      rows.append(
+        schema.StepScores(tuple(scores.tolist()), logits=tuple(logits.tolist()))
       )
-    yield Run(
-      f"beam_product.{prm}.16",
-      rules.Beam(4, 4),
-      noise,
-      aggregate="product",
-      problems=c.some,
+    return rows
+
+
+def _labels_but_slips(solution: schema.Solution) -> np.ndarray:
+  """Returns labels to which turning as another sign says is right."""
+  _, turns = arithmetic.parse(solution.problem)
+  right, labels = True, []
+  for (sign, n), step in zip(turns, solution.steps, strict=False):
+    value, result = int(step.split()[1]), int(step.split()[-1])
+    signs = (sign, arithmetic.CONFUSED[sign])
+    right &= result in [arithmetic.turn(value, x, n) for x in signs]
+    labels.append(float(right))
+  rest = len(solution.steps) - len(labels)
+  return np.asarray(labels + [float(right)] * rest)
+
+
+PRMS = dict(
+  good=Prm(2.5),
+  poor=Prm(5.0),
+  worst=Prm(10.0),
+  good_persistent=Prm(2.5, 0.8),
+  poor_persistent=Prm(5.0, 0.8),
+  word=Prm(2.5, likes=2.0),
+  blind=Prm(2.5, blind=True),
+)
+
+
+def problems(
+  seed: int, num: int, task: arithmetic.Task, split: str = "test"
+) -> list[schema.Solution]:
+  """Returns a seed's problems, which no other seed decides."""
+  random = np.random.default_rng([seed, arithmetic.SPLITS.index(split)])
+  drawn = arithmetic.problems(num, split, task, random)
+  return [schema.Solution(p.id, p.problem, ()) for p in drawn]
+
+
+def build(
+  c: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+  seed: int,
+  runs: Sequence[Run],
+) -> Callable[[Run], search_runs.Arrays]:
+  """Returns what measures a run of a seed; nothing is trained."""
+  del workdir, runs
+  task = arithmetic.Task(**c.task.to_dict())
+  own = problems(seed, c.problems, task)
+  weak = policy(task, seed)
+  strong = policy(stronger(task, c.target_slips), seed + 1000)
+  policies = dict(
+    policy={tree_lib.POLICY: weak},
+    target={tree_lib.POLICY: strong},
+    speculate={rules.DRAFT: weak, rules.TARGET: strong},
+  )
+
+  def of_samples(trees):
+    scorers = {
+      name: functools.partial(prm.score, seed=seed, gap=c.gap)
+      for name, prm in PRMS.items()
+    }
+    models = dict.fromkeys((tree_lib.POLICY, bill_lib.SCORER))
+    return search_runs.of_samples(
+      trees, scorers, ("last", "product"), models, CURVE_SAMPLES
     )
-    for name, rule in strategies(16).items():
-      yield Run(
-        f"{name}.{prm}_persistent.16",
-        rule,
-        noise,
-        search_runs.PERSISTENCE,
-        problems=c.some,
-      )
-  for name in ("beam", "particles"):
-    rule = strategies(16)[name]
-    yield Run(f"{name}.worst.16", rule, search_runs.WORST)
-  for name in ("beam", "dvts"):
-    rule = strategies(256)[name]
-    yield Run(f"{name}.poor.256", rule, search_runs.POOR, problems=c.few)
+
+  def measured(run: Run) -> search_runs.Arrays:
+    score = functools.partial(run.scorer.score, seed=seed, gap=c.gap)
+    verifier = search_models.Verifier(score, run.aggregate, encode=encode)
+    if isinstance(run.rule, adaptive.AdaptiveBestOfN):
+      rule = calibrated(run.rule, weak, verifier, task, seed)
+      run = dataclasses.replace(run, rule=rule)
+    return search_runs.measure(
+      *(run, own, policies[run.writer], verifier, of_samples),
+      seed=seed,
+      num_samples=CURVE_SAMPLES + DIFFICULTY_SAMPLES,
+      limits=limits_lib.Limits(),
+    )
+
+  return measured
 
 
-DELTAS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)
-THRESHOLDS = (0.3, 0.5, 0.7, 0.9)
-CONFIDENCES = (0.9, 0.99)
+def calibrated(
+  rule: adaptive.AdaptiveBestOfN,
+  writes: search_models.Policy,
+  verifier: search_models.Verifier,
+  task: arithmetic.Task,
+  seed: int,
+) -> adaptive.AdaptiveBestOfN:
+  """Returns adaptive best-of-n, fitted on training problems."""
+  trees = engine.search(
+    problems(seed, TRAIN_PROBLEMS, task, "train"),
+    rules.BestOfN(rule.pilot + TRAIN_SAMPLES),
+    {tree_lib.POLICY: writes},
+    verifier,
+  )
+  nodes = [tree.nodes[1:] for tree in trees]
+  calibration = adaptive.fit(
+    [[n.log_odds for n in row[: rule.pilot]] for row in nodes],
+    [
+      float(np.mean(arithmetic.verify([n.solution for n in row[rule.pilot :]])))
+      for row in nodes
+    ],
+  )
+  return dataclasses.replace(rule, calibration=calibration)
 
 
-def _one_path() -> Iterator[Run]:
-  yield Run("target", rules.BestOfN(1), writer="target", repeats=2)
-  for prm, noise in NOISES.items():
-    for delta in DELTAS:
-      rule = rules.Speculate(delta)
-      name = f"rsd{delta:g}.{prm}"
-      yield Run(name, rule, noise, writer="speculate", repeats=2)
-    for least in THRESHOLDS:
-      rule = rules.RejectResample(least, 5)
-      yield Run(f"reject{least:g}.{prm}", rule, noise, repeats=2)
-    for confidence in CONFIDENCES:
-      rule = adaptive.AdaptiveBestOfN(4, 64)
-      name = f"adaptive{confidence:g}.{prm}"
-      yield Run(name, rule, noise, confidence=confidence)
-
-
-def _hacks(c) -> Iterator[Run]:
-  for name in ("word", "blind"):
-    for num, most in ((4, c.some), (16, c.some), (64, c.few)):
-      rule = rules.Beam(num // 4, 4)
-      yield Run(f"beam.{name}.{num}", rule, scorer=name, problems=most)
-
+# --- Runs -------------------------------------------------------------------
 
 WIDTHS = (1, 2, 3, 4, 6, 8)
 # (gap / noise)^2.
 RATIOS = (9.0, 6.0, 4.0, 2.5, 1.5, 0.75)
 
 
-def _widths(c) -> Iterator[Run]:
+def all_runs(c: ml_collections.ConfigDict, fresh: bool = False) -> list[Run]:
+  """Returns the runs of a seed, in the order in which they are made."""
+  if fresh:
+    pairs = (("beam", 16), ("particles", 16), ("beam", 64), ("dvts", 64))
+    return [_of_n(name, "poor_persistent", num) for name, num in pairs]
+  return [
+    _run("samples", None, "good"),
+    *(run for prm in ("good", "poor") for run in _of_prm(c, prm)),
+    *(_of_n(name, "worst", 16) for name in ("beam", "particles")),
+    *(_of_n(name, "poor", 256, c.few) for name in ("beam", "dvts")),
+    *(
+      _of_n(x, "poor_persistent", 64, c.some)
+      for x in search_runs.strategies(64)
+    ),
+    _run("target", rules.BestOfN(1), "good", writer="target", repeats=2),
+    *(
+      _of_n("beam", name, num, most)
+      for name in ("word", "blind")
+      for num, most in ((4, c.some), (16, c.some), (64, c.few))
+    ),
+    *_widths(c),
+  ]
+
+
+def _run(name: str, rule: rules.Rule | None, prm: str, **more) -> Run:
+  return Run(name, rule, PRMS[prm], **dict(aggregate="last") | more)
+
+
+def _of_n(name: str, prm: str, num: int, most: int | None = None) -> Run:
+  rule = search_runs.strategies(num)[name]
+  return _run(f"{name}.{prm}.{num}", rule, prm, problems=most)
+
+
+def _of_prm(c: ml_collections.ConfigDict, prm: str) -> Iterator[Run]:
+  for name in search_runs.strategies(4):
+    for num, most in ((4, None), (16, None), (64, c.some)):
+      yield _of_n(name, prm, num, most)
+    yield _of_n(name, f"{prm}_persistent", 16, c.some)
+  for num, ahead in ((4, 1), (16, 1), (4, 3)):
+    rule = rules.Beam(num // 4, 4)
+    name = f"lookahead{ahead}.{prm}.{num}"
+    yield _run(name, rule, prm, lookahead=ahead, problems=c.some)
+  yield _run(
+    f"beam_product.{prm}.16",
+    rules.Beam(4, 4),
+    prm,
+    aggregate="product",
+    problems=c.some,
+  )
+  # The log-odds of a step differ by gap between right and wrong, and what they
+  # tell by gap^2 / noise^2: weights are right at the temperature noise^2 / gap.
+  temperature = PRMS[prm].noise ** 2 / c.gap
+  rule = particles.ParticleFilter(16, softmax_temperature=temperature)
+  yield _run(f"calibrated.{prm}.16", rule, prm)
+  for delta in (0.0, 0.3, 0.5, 0.7, 0.9, 1.0):
+    rule = rules.Speculate(delta)
+    yield _run(f"rsd{delta:g}.{prm}", rule, prm, writer="speculate", repeats=2)
+  for least in (0.3, 0.5, 0.7, 0.9):
+    rule = rules.RejectResample(least, 5)
+    yield _run(f"reject{least:g}.{prm}", rule, prm, repeats=2)
+  for confidence in (0.9, 0.99):
+    rule = adaptive.AdaptiveBestOfN(
+      4, 64, confidence, calibration=adaptive.Calibration()
+    )
+    yield _run(f"adaptive{confidence:g}.{prm}", rule, prm)
+
+
+def _widths(c: ml_collections.ConfigDict) -> Iterator[Run]:
   for persistence, ratios in ((0.0, RATIOS), (0.8, RATIOS[1::2])):
     for ratio in ratios:
       for width in WIDTHS:
         yield Run(
           f"width{width}.{ratio:g}.{persistence:g}",
           rules.Beam(width, width),
-          c.gap / math.sqrt(ratio),
-          persistence,
+          Prm(c.gap / math.sqrt(ratio), persistence),
+          aggregate="last",
           problems=c.few,
         )
 
 
-def _afterwards(c) -> Iterator[Run]:
-  """Yields what was added after the results, and is part of no verdict.
-
-  Persistent noise at N = 64, and particle filters at a fitting temperature: the log-odds of a step differ by gap between right and wrong, and what they
-  tell by gap^2 / noise^2: weights are right at the temperature noise^2 / gap.
-  """
-  for prm, noise in (NOISES | dict(worst=search_runs.WORST)).items():
-    rule = particles.ParticleFilter(16, softmax_temperature=noise**2 / c.gap)
-    yield Run(f"calibrated.{prm}.16", rule, noise)
-  for name, rule in strategies(64).items():
-    yield Run(
-      f"{name}.poor_persistent.64",
-      rule,
-      search_runs.POOR,
-      search_runs.PERSISTENCE,
-      problems=c.some,
-    )
-
-
-FRESH_SEEDS = (5, 6, 7, 8, 9)
-
-
-def fresh_runs() -> list[Run]:
-  """Returns the runs of the two claims that the results suggested."""
-  pairs = (("beam", 16), ("particles", 16), ("beam", 64), ("dvts", 64))
-  return [
-    Run(
-      f"{name}.fresh.{num}",
-      strategies(num)[name],
-      search_runs.POOR,
-      search_runs.PERSISTENCE,
-    )
-    for name, num in pairs
-  ]
-
-
-# --- The command ------------------------------------------------------------
+def _differences() -> Iterator[Difference]:
+  """Yields what docs/search_evidence.md gives the differences of."""
+  for prm in ("good", "poor"):
+    samples = f"weighted.{prm}"
+    for name in ("beam", "rebase"):
+      for num in (4, 16, 64):
+        yield Difference(f"{name}.{prm}.{num}", samples, "tokens")
+    yield Difference(f"beam.{prm}.16", samples, "tokens", fifths=(0, 1))
+    yield Difference(f"beam.{prm}.64", samples, "tokens", fifths=(3, 4))
+    for kind in ("big", "uncached"):
+      yield Difference(f"beam.{prm}.4", samples, kind)
+      yield Difference(f"beam.{prm}.4", "majority", kind)
+    for run in ("lookahead1.{}.4", "lookahead1.{}.16", "lookahead3.{}.4"):
+      for other in search_runs.strategies(4):
+        yield Difference(run.format(prm), f"{other}.{prm}", "big")
+    for num in (16, 64):
+      yield Difference(f"dvts.{prm}.{num}", f"beam.{prm}.{num}")
+    for name in ("particles", "calibrated"):
+      yield Difference(f"{name}.{prm}.16", f"beam.{prm}.16")
+    for name in ("dvts", "rebase", "particles"):
+      of = f"{prm}_persistent.16"
+      yield Difference(f"{name}.{of}", f"beam.{of}")
+    for delta in (0.7, 0.9, 1.0):
+      yield Difference(f"rsd{delta:g}.{prm}", "target")
+    yield Difference(f"reject0.5.{prm}", samples, "tokens")
+    best = f"best.last.{prm}"
+    yield Difference(f"adaptive0.9.{prm}", best, "tokens", "best")
+  yield Difference("beam.poor.256", "weighted.poor", "tokens")
+  yield Difference("dvts.poor.256", "beam.poor.256")
+  yield Difference("beam.worst.16", "majority", "big")
+  yield Difference("particles.worst.16", "beam.worst.16")
+  for name in ("dvts", "rebase", "particles"):
+    yield Difference(f"{name}.poor_persistent.64", "beam.poor_persistent.64")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--output", type=pathlib.Path, default=OUTPUT)
-  parser.add_argument("--workdir", type=pathlib.Path, default=WORKDIR)
-  parser.add_argument("--seeds", default="0,1,2,3,4")
-  parser.add_argument("--processes", type=int, default=2)
-  parser.add_argument("--small", action="store_true")
-  parser.add_argument("--table", action="store_true")
-  args = parser.parse_args(argv)
-  if args.table:
-    print(search_results.table(files.read_json(args.output)))
-    return
-  c = settings(args.small)
-  details = environment.describe(c)
-  outputs.check(dict(output=args.output))
-  _claim(args.workdir, details["config"])
-  seeds = [int(x) for x in args.seeds.split(",")]
-  start = time.perf_counter()
-  records, seconds = {}, {}
-  for runs, of in ((all_runs(c), seeds), (fresh_runs(), FRESH_SEEDS)):
-    seconds |= run_all(c, runs, args.workdir, of, args.processes)
-    for run in runs:
-      paths = [_path(args.workdir, seed, run) for seed in of]
-      records[run.name] = [_read(path) for path in paths]
-  result = search_claims.judge(records, c)
-  result |= dict(
-    seeds=seeds,
-    seconds=dict(
-      runs=round(sum(seconds.values())),
-      this_call=round(time.perf_counter() - start),
-    ),
-    command=f"python {' '.join(sys.argv)}",
-    versions=details["versions"],
-    machine=details["machine"],
-    config=details["config"],
-  )
-  # In one line: a number of an interval on each would be four times as large.
-  with files.replacing(args.output) as f:
-    f.write(files.dump_json(result, str(args.output)))
-  for prm in NOISES:
-    path = args.output.with_name(f"{args.output.stem}_{prm}.svg")
-    with files.replacing(path, "wb") as f:
-      f.write(search_results.picture(result, prm))
-  print(search_results.table(result))
-
-
-def _claim(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
-  """Makes a workdir for a config, or refuses one of another config."""
-  path = workdir / "config.json"
-  if not path.exists():
-    files.write_json(path, config)
-  elif files.read_json(path) != config:
-    raise errors.InputError(
-      f"{workdir}: holds runs of another config; give another --workdir"
-    )
-
-
-def run_all(
-  c: ml_collections.ConfigDict,
-  runs: Sequence[Run],
-  workdir: pathlib.Path,
-  seeds: Sequence[int],
-  processes: int,
-) -> dict[str, float]:
-  """Makes all runs that aren't made; returns the seconds of each made ever."""
-  todo = [
-    (run, seed, c.to_dict(), _path(workdir, seed, run))
-    for run in runs
-    for seed in seeds
-  ]
-  missing = [task for task in todo if not task[-1].exists()]
-  if processes == 1:
-    for task in missing:
-      _make(task)
-  elif missing:
-    spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(processes, spawn) as pool:
-      for n, _ in enumerate(pool.map(_make, missing)):
-        print(f"{n + 1} of {len(missing)}: {missing[n][-1].stem}", flush=True)
-  return {str(p): float(_read(p)["seconds"]) for *_, p in todo}
-
-
-def _path(workdir: pathlib.Path, seed: int, run: Run) -> pathlib.Path:
-  return workdir / f"{seed}-{run.name}.npz"
-
-
-def _make(task) -> None:
-  run, seed, c, path = task
-  start = time.perf_counter()
-  arrays = search_runs.measure(
-    run,
-    arithmetic.Task(**c["task"]),
-    seed,
-    c["problems"],
-    c["gap"],
-    c["target_slips"],
-  )
-  seconds = np.asarray(time.perf_counter() - start)
-  with files.replacing(path, "wb") as f:
-    np.savez_compressed(f, seconds=seconds, **arrays)
-
-
-def _read(path: pathlib.Path) -> search_runs.Arrays:
-  with np.load(path) as arrays:
-    return dict(arrays)
-
+EXPERIMENT = search_runs.Experiment(
+  "search_testbed",
+  settings,
+  all_runs,
+  build,
+  differences=tuple(_differences()),
+  fresh=(
+    Difference("dvts.poor_persistent.64", "beam.poor_persistent.64"),
+    Difference("particles.poor_persistent.16", "beam.poor_persistent.16"),
+  ),
+  seeds=(0, 1, 2, 3, 4),
+  fresh_seeds=(5, 6, 7, 8, 9),
+  weigh_by="last",
+)
 
 if __name__ == "__main__":
-  try:
-    main()
-  except errors.InputError as e:
-    sys.exit(f"search_testbed.py: {e}")
+  EXPERIMENT.main(__doc__)

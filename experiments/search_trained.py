@@ -2,134 +2,190 @@
 
 Command:  python experiments/search_trained.py
           [--output=docs/results/search_trained.json] [--seeds=0,1,2]
-          [--workdir=runs/search_trained] [--processes=1] [--small] [--table]
+          [--workdir=runs/search_trained] [--processes=2] [--small]
 Hardware, time and result: see experiments/README.md and docs/search_evidence.md.
 
 search_testbed.py asks the same of a synthetic policy and PRM. Here both are
 trained, from scratch, on each seed: those of `prm-jax demo`, whose problems have
 3 to 6 turns, and a second PRM that has seen few solutions. What --workdir
 already holds isn't trained or run again. --small is a test of the path whose
-numbers mean nothing. --table prints the verdicts as Markdown.
+numbers mean nothing. search_runs.py says how runs are compared.
 
-How it is measured
 - PRMs: "full" is the demo's; "few" learns the first 3,200 of the demo's
-  labelled solutions in 250 updates, as in after_first_error.py, whose published
-  result (step AUROC .97) is why this size was taken. Both have no target after a
-  first error, so a score is the minimum over steps, as in the demo. `beam_last`
-  and `beam_product` are the beam by the others.
-- Problems: the first 100 unseen ones of a seed, 30 at N = 64.
-- Best-of-N, weighted best-of-N and majority at every N are exact or means over
-  subsets of 128 independent samples of a problem.
+  labelled solutions in 250 updates, as in after_first_error.py. Both have no
+  target after a first error, so a score is the minimum over steps, as in the
+  demo. `beam_last` and `beam_product` are the beam by the others.
+- Problems: the first 100 unseen ones of a seed, 30 at N = 64; 128 samples of
+  each.
 - Searches sample as the demo does (temperature 1, top_p .95). N is the number
-  of samples, or the width of a search: beam and DVTS (N / 4, 4), REBASE and
-  particle filter N. `mcts.S` has S simulations of 4 children; `reject` is
-  reject and resample at threshold .5 with 5 tries, four times for each problem;
-  `lookahead` is a beam that looks ahead one step, on 30 problems.
-- An answer is chosen by weighted vote; the JSON has the best score's, too, and
-  how often all steps are right.
-- Cost is sampled tokens; FLOPs of the models as they are, from the bill, with
-  caches (`flops`); or as if they had 1.5e9 and 7e9 parameters (`big`).
-- Curves at equal cost, intervals over problems within seeds, and "seen" are as
-  in search_testbed.py: problems are drawn again within each seed, so that an
-  interval holds for these three trainings and not for others.
+  of samples, or the width of a search. `mcts` has N simulations of 4 children,
+  `uniform` too, with a uniform prior; `reject` is reject and resample at
+  threshold .5 with 5 tries, four times for each problem; `lookahead` is a beam
+  that looks ahead one step, on 30 problems.
 
-How the claims are judged; written before any search was run. confirmed: the
-claim's part is seen; refuted: the contrary is seen; else "not seen". Verdicts
-are for each PRM.
- 1 beam > weighted best-of-N, and beam (best) > best-of-N, at equal tokens, at
-   N = 4 and at N = 16: four parts.
- 2 DVTS > beam at N = 64.
- 3 REBASE >= weighted best-of-N at equal tokens: confirmed if seen above at one
-   N and below at none; refuted if seen below at one N.
- 4 Particle filter > beam at N = 16.
- 5 Lookahead is the worst at equal FLOPs: below the curve of each of beam, DVTS,
-   REBASE and particle filter, at N = 4 and 16. Refuted if it is not seen below
-   one of them at any N.
- 6 Reject and resample > one sample; > weighted best-of-N and > best-of-N at
-   equal tokens.
- 7 MCTS of 4 simulations > beam at equal FLOPs.
-A prediction: search_evidence.md says that DVTS (claim 2) and the particle
-filter (claim 4) beat a beam if a poor PRM's errors persist along a path. If the
-persistence of "few" is .5 or more, measured as in
-search_trained_claims.prm_quality, it predicts both; it holds if both are
-confirmed.
-What is in `losses` and `prms` is a diagnosis, and part of no verdict.
-
-Added after the results of seed 0 and before those of seeds 1 and 2 were read:
-MCTS with a uniform prior (`uniform.S`), because MCTS of one simulation was far
-above a beam of equal tokens, and the policy's prior is what they differ in; and
-five claims about "few" that these results suggested, tested on the fresh seeds
-3, 4 and 5, 100 problems each, weighted vote, with the rule written before:
- 1' beam < weighted best-of-N at equal tokens, N = 16.
- 2' DVTS > beam at N = 16.
- 4' Particle filter > beam at N = 16.
- 7' MCTS of one simulation > beam at N = 4, at equal tokens.
- 8' MCTS of one simulation with the policy's prior > with a uniform one.
+The fresh seeds are those of five claims about "few" that seed 0 suggested. The
+committed result is of 2076ec39, which also has the rules by which the claims
+were judged, and what became of the problems that a search lost.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Sequence
-import concurrent.futures
-import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+import functools
 import pathlib
-import sys
-import time
+from typing import Any
 
+import jax
 import ml_collections
-import numpy as np
-import search_testbed
-import search_trained_claims
-import search_trained_models
-import search_trained_runs
+import search_runs
+from search_runs import Difference
+from search_runs import Run
 
-from prm_jax import errors
-from prm_jax.runtime import environment
-from prm_jax.runtime import files
-from prm_jax.runtime import outputs
+from prm_jax import schema
+from prm_jax.demo import demo_run
+from prm_jax.demo import demo_run_config
+from prm_jax.records import jsonl
+from prm_jax.runtime import config_files
+from prm_jax.scoring import scorer as scorer_lib
+from prm_jax.search import bill as bill_lib
 from prm_jax.search import mcts
+from prm_jax.search import own_models
 from prm_jax.search import rules
+from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import tree as tree_lib
+from prm_jax.training import train_run
 
-OUTPUT = pathlib.Path("docs/results/search_trained.json")
-WORKDIR = pathlib.Path("runs/search_trained")
-Run = search_trained_runs.Run
+# The PRMs: the demo's, and one that learned less.
+PRMS = ("full", "few")
 
 
-def all_runs(c: ml_collections.ConfigDict) -> list[Run]:
+def settings(small: bool = False) -> ml_collections.ConfigDict:
+  """Returns the demo's config, and how many problems are searched.
+
+  few_solutions, few_updates: what the second PRM learns. problems, some: of a
+  seed, those searched at N <= 16, and at N = 64. num_samples: the independent
+  samples of each.
+  """
+  c = config_files.load(pathlib.Path(__file__).parent / "arithmetic.py")
+  with c.unlocked():
+    c.few_solutions, c.few_updates = 3_200, 250
+    c.problems, c.some, c.num_samples = 100, 30, 128
+    if small:
+      c.few_solutions, c.few_updates = 50, 20
+      c.problems, c.some, c.num_samples = 6, 3, 64
+      c.base_problems, c.annotated_problems = 3_000, 500
+      c.train_problems, c.test_problems = 60, 6
+      for run in c.runs.values():
+        run.fit.steps = 20
+        run.optimizer.warmup_steps = 10
+      # A policy that never ends a solution leaves nothing to choose from.
+      c.runs.base.fit.steps = 250
+  return c
+
+
+def build(
+  c: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+  seed: int,
+  runs: Sequence[Run],
+) -> Callable[[Run], search_runs.Arrays]:
+  """Returns what measures a run with a seed's models, trained as in the demo.
+
+  The policy, its training solutions with exact labels and the PRM ("full") are
+  those of `prm-jax demo --seed=SEED`. The demo's other models, and a PRM that no
+  run needs, aren't trained.
+  """
+  config = demo_run_config.from_config(c, seed)
+  workdir.mkdir(parents=True, exist_ok=True)
+  inputs = demo_run.draw_inputs(config, seed)
+  phase = demo_run.Phases(workdir / "seconds.json")
+  base, sampler = demo_run.train_policy(config, inputs, workdir, phase)
+  path = workdir / "solutions.jsonl"
+  if not path.exists():
+    key = jax.random.fold_in(jax.random.key(seed), 1)
+    drawn = demo_run.training_solutions(config, sampler, inputs.train, key)
+    jsonl.write_solutions(path, drawn)
+  solutions = jsonl.read_solutions(path)
+
+  def train(name: str, data: Sequence[schema.Solution], **fit: Any):
+    run = config.runs["prm"]
+    run = dataclasses.replace(run, fit=dataclasses.replace(run.fit, **fit))
+    with phase(f"train {name}", resumes=True):
+      model, params = train_run.train(
+        run, data, inputs.tokenizer, workdir / name, init_from=base
+      )
+    return scorer_lib.Scorer(
+      *(run.program, model, params, inputs.tokenizer, run.encoding),
+      judged=run.objective.judged,
+    )
+
+  scorers = {}
+  if any(run.scorer == "few" for run in runs):
+    few = solutions[: c.few_solutions]
+    scorers["few"] = train("prm_few", few, steps=c.few_updates)
+  if any(run.scorer == "full" for run in runs):
+    scorers["full"] = train("prm", solutions)
+  return functools.partial(
+    measure,
+    problems=inputs.test[: c.problems],
+    policy=own_models.of_sampler(
+      sampler, config.sampling(config.temperature), seed=seed, slots=256
+    ),
+    scorers={name: scorer.score for name, scorer in scorers.items()},
+    verifier=lambda name, how: own_models.of_scorer(
+      scorers[name], aggregate=how, cache_tokens=131_072
+    ),
+    seed=seed,
+    num_samples=c.num_samples,
+    limits=limits_lib.Limits(max_tokens=config.max_new_tokens),
+  )
+
+
+def measure(run: Run, *, problems, policy, scorers, verifier, **how):
+  """Returns a run's numbers for each problem of a seed."""
+  verifies = verifier(run.scorer, run.aggregate)
+  models = {tree_lib.POLICY: policy.cost, bill_lib.SCORER: verifies.cost}
+  return search_runs.measure(
+    run,
+    problems,
+    {tree_lib.POLICY: policy},
+    verifies,
+    lambda trees: search_runs.of_samples(trees, scorers, ("min",), models),
+    **how,
+  )
+
+
+# --- Runs -------------------------------------------------------------------
+
+
+def all_runs(c: ml_collections.ConfigDict, fresh: bool = False) -> list[Run]:
   """Returns the runs of a seed, in the order in which they are made."""
-  return [
-    Run("samples", None),
-    *(run for prm in search_trained_models.PRMS for run in _of_prm(c, prm)),
-    *(_uniform(num) for num in (1, 4)),
+  runs = [
+    Run("samples", None, "full"),
+    *(run for prm in PRMS for run in _of_prm(c, prm)),
+    *(_mcts("uniform", "few", num, prior="uniform") for num in (1, 4)),
   ]
+  if fresh:
+    wanted = {name for d in FRESH for name in (d.run, d.other)}
+    runs = [run for run in runs if run.name in wanted]
+    runs.insert(0, Run("samples", None, "few"))
+  return runs
 
 
-def _uniform(num: int) -> Run:
-  rule = mcts.MCTS(simulations=num, expand=4, prior="uniform")
-  return Run(f"uniform.few.{num}", rule, "few")
-
-
-FRESH_SEEDS = (3, 4, 5)
-
-
-def fresh_runs(c: ml_collections.ConfigDict) -> list[Run]:
-  """Returns the runs of the claims that the results suggested."""
-  names = ("beam.few.4", "beam.few.16", "dvts.few.16", "particles.few.16")
-  wanted = {*names, "mcts.few.1", "uniform.few.1"}
-  return [
-    Run("samples", None, "few"),
-    *(run for run in all_runs(c) if run.name in wanted),
-  ]
+def _mcts(
+  name: str, prm: str, num: int, problems: int | None = None, **how: Any
+) -> Run:
+  rule = mcts.MCTS(simulations=num, expand=4, **how)
+  return Run(f"{name}.{prm}.{num}", rule, prm, problems=problems)
 
 
 def _of_prm(c: ml_collections.ConfigDict, prm: str) -> Iterator[Run]:
   for num, most in ((4, None), (16, None), (64, c.some)):
-    for name, rule in search_testbed.strategies(num).items():
+    for name, rule in search_runs.strategies(num).items():
       yield Run(f"{name}.{prm}.{num}", rule, prm, problems=most)
   for num, most in ((1, None), (4, None), (16, c.some)):
-    rule = mcts.MCTS(simulations=num, expand=4)
-    yield Run(f"mcts.{prm}.{num}", rule, prm, problems=most)
+    yield _mcts("mcts", prm, num, most)
   for num in (4, 16):
     yield Run(
       f"lookahead.{prm}.{num}",
@@ -144,99 +200,45 @@ def _of_prm(c: ml_collections.ConfigDict, prm: str) -> Iterator[Run]:
   yield Run(f"reject.{prm}.1", rule, prm, repeats=4)
 
 
-# --- The command ------------------------------------------------------------
+def _differences() -> Iterator[Difference]:
+  """Yields what docs/search_evidence.md gives the differences of."""
+  for prm in PRMS:
+    samples = f"weighted.{prm}"
+    for num in (4, 16):
+      beam = f"beam.{prm}.{num}"
+      yield Difference(beam, samples, "tokens")
+      yield Difference(beam, f"best.min.{prm}", "tokens", "best")
+      for other in search_runs.strategies(4):
+        yield Difference(f"lookahead.{prm}.{num}", f"{other}.{prm}", "flops")
+    for num in (4, 16, 64):
+      yield Difference(f"rebase.{prm}.{num}", samples, "tokens")
+    yield Difference(f"dvts.{prm}.64", f"beam.{prm}.64")
+    yield Difference(f"particles.{prm}.16", f"beam.{prm}.16")
+    yield Difference(f"reject.{prm}.1", samples, "tokens")
+    yield Difference(f"mcts.{prm}.4", f"beam.{prm}", "flops")
+  for num in (1, 4):
+    yield Difference(f"uniform.few.{num}", "beam.few", "tokens")
+    yield Difference(f"mcts.few.{num}", f"uniform.few.{num}")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--output", type=pathlib.Path, default=OUTPUT)
-  parser.add_argument("--workdir", type=pathlib.Path, default=WORKDIR)
-  parser.add_argument("--seeds", default="0,1,2")
-  parser.add_argument("--processes", type=int, default=1)
-  parser.add_argument("--small", action="store_true")
-  parser.add_argument("--table", action="store_true")
-  args = parser.parse_args(argv)
-  if args.table:
-    print(search_trained_claims.table(files.read_json(args.output)))
-    return
-  c = search_trained_models.settings(args.small)
-  details = environment.describe(c)
-  outputs.check(dict(output=args.output))
-  environment.check_workdir(args.workdir, details["config"])
-  seeds = [int(x) for x in args.seeds.split(",")]
-  start = time.perf_counter()
-  tasks = [(args.workdir, s, args.small) for s in (*seeds, *FRESH_SEEDS)]
-  if args.processes == 1:
-    for task in tasks:
-      make(*task)
-  else:
-    spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(args.processes, spawn) as pool:
-      list(pool.map(make, *zip(*tasks, strict=True)))
-  records, fresh = (
-    {
-      run.name: [_read(_path(args.workdir, seed, run)) for seed in of]
-      for run in runs
-    }
-    for runs, of in ((all_runs(c), seeds), (fresh_runs(c), FRESH_SEEDS))
-  )
-  trained = {
-    str(s): files.read_json(args.workdir / str(s) / "seconds.json")
-    for s in (*seeds, *FRESH_SEEDS)
-  }
-  made = [x for row in (*records.values(), *fresh.values()) for x in row]
-  result = search_trained_claims.judge(records, fresh, c.problems)
-  result |= dict(
-    seeds=seeds,
-    seconds=dict(
-      trainings=trained,
-      searches=round(sum(float(x["seconds"]) for x in made)),
-      this_call=round(time.perf_counter() - start),
-    ),
-    command=f"python {' '.join(sys.argv)}",
-    versions=details["versions"],
-    machine=details["machine"],
-    config=details["config"],
-  )
-  # In one line: a number of an interval on each would be four times as large.
-  with files.replacing(args.output) as f:
-    f.write(files.dump_json(result, str(args.output)))
-  print(search_trained_claims.table(result))
-
-
-def make(workdir: pathlib.Path, seed: int, small: bool) -> None:
-  """Trains a seed's models and makes its runs, unless they are there."""
-  settings = search_trained_models.settings(small)
-  runs, prms = all_runs(settings), search_trained_models.PRMS
-  if seed in FRESH_SEEDS:
-    runs, prms = fresh_runs(settings), ("few",)
-  folder = workdir / str(seed)
-  of_seed = search_trained_models.build(settings, folder, seed, prms)
-  for run in runs:
-    path = _path(workdir, seed, run)
-    if path.exists():
-      continue
-    start = time.perf_counter()
-    arrays = search_trained_runs.measure(
-      run, of_seed, seed, settings.problems, settings.num_samples
-    )
-    seconds = np.asarray(time.perf_counter() - start)
-    with files.replacing(path, "wb") as f:
-      np.savez_compressed(f, seconds=seconds, **arrays)
-    print(f"seed {seed}, {run.name}: {seconds:.0f} s", flush=True)
-
-
-def _path(workdir: pathlib.Path, seed: int, run: Run) -> pathlib.Path:
-  return workdir / str(seed) / "runs" / f"{run.name}.npz"
-
-
-def _read(path: pathlib.Path) -> search_trained_runs.Arrays:
-  with np.load(path) as arrays:
-    return dict(arrays)
-
+FRESH = (
+  Difference("beam.few.16", "weighted.few", "tokens"),
+  Difference("dvts.few.16", "beam.few.16"),
+  Difference("particles.few.16", "beam.few.16"),
+  Difference("mcts.few.1", "beam.few.4"),
+  Difference("mcts.few.1", "uniform.few.1"),
+)
+EXPERIMENT = search_runs.Experiment(
+  "search_trained",
+  settings,
+  all_runs,
+  build,
+  differences=tuple(_differences()),
+  fresh=FRESH,
+  seeds=(0, 1, 2),
+  fresh_seeds=(3, 4, 5),
+  weigh_by="min",
+)
 
 if __name__ == "__main__":
-  try:
-    main()
-  except errors.InputError as e:
-    sys.exit(f"search_trained.py: {e}")
+  EXPERIMENT.main(__doc__)

@@ -15,12 +15,9 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.demo import demo_run_config
 from prm_jax.models import sharding
 from prm_jax.plan import topologies
 from prm_jax.policy import drawing
-from prm_jax.rows import packing
-from prm_jax.runtime import config_files
 from prm_jax.scoring import scorer
 from prm_jax.text import encoding
 from prm_jax.text import step_automaton
@@ -28,104 +25,11 @@ from prm_jax.text import step_automaton
 FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks"
 
 
-def test_the_sampling_benchmark_samples_as_the_demo_unless_told_otherwise(
-  monkeypatch,
-):
-  monkeypatch.syspath_prepend(str(FOLDER))
-  sample = importlib.import_module("sample")
-  monkeypatch.delitem(sys.modules, "sample")
-  config = demo_run_config.from_config(config_files.load(sample.CONFIG))
-
-  def found(*words):
-    sampling = sample.sampling(sample.arguments().parse_args(words), config)
-    return sampling.max_tokens, sampling.temperature, sampling.top_p
-
-  assert found() == (config.max_new_tokens, config.temperature, config.top_p)
-  assert config.top_p < 1
-  told = found("--temperature=0", "--top_p=1")
-  assert told == (config.max_new_tokens, 0.0, 1.0)
-
-
-def test_the_import_benchmark_counts_all_of_its_checkpoint(
-  monkeypatch, tmp_path
-):
-  monkeypatch.syspath_prepend(str(FOLDER))
-  load = importlib.import_module("load_checkpoint")
-  monkeypatch.delitem(sys.modules, "load_checkpoint")
-  small = dict(vocab_size=512, d_model=64, num_layers=3, d_ff=96)
-  monkeypatch.setattr(load, "MODEL", dataclasses.replace(load.MODEL, **small))
-  load.make_checkpoint(tmp_path, 0)
-  counts = load.measure(tmp_path, 1)["counts"]["checkpoint"]
-  table, query, key = 512 * 64, 64 * 32 * 64, 64 * 8 * 64
-  layer = 2 * query + 2 * key + 3 * 64 * 96 + 2 * 64
-  weights = table + 3 * layer + 64
-  assert counts == {
-    "bytes": 2 * weights,
-    "bytes of the largest tensor": 2 * query,
-    "tensors": 2 + 3 * 9,
-    "bytes as float32 parameters": 4 * weights,
-  }
-
-
-def test_blocks_of_attention_are_counted_as_by_hand(monkeypatch):
-  monkeypatch.syspath_prepend(str(FOLDER))
-  count = importlib.import_module("attention_blocks")
-  for name in ("attention_blocks", "train_step"):
-    monkeypatch.delitem(sys.modules, name)
-  # Solutions of 4 and 2 tokens, and 2 of padding.
-  row = [packing.chain(_example(n)) for n in (4, 2)]
-  found = count.shares([row], 8, (1, 2, 4, 8))
-  assert found == {
-    "pairs": (10 + 3 + 2) / 64,
-    "blocks_1": (10 + 3 + 2) / 64,
-    "blocks_2": (3 + 1 + 1) * 4 / 64,
-    "blocks_4": 2 * 16 / 64,
-    "blocks_8": 1.0,
-  }
-
-
 def _example(tokens):
   zeros = np.zeros(tokens, np.float32)
   return encoding.Example(
     np.arange(tokens, dtype=np.int32), zeros, zeros, zeros.astype(bool)
   )
-
-
-def test_the_streaming_benchmark_trains_on_distinct_labelled_solutions(
-  monkeypatch,
-):
-  monkeypatch.syspath_prepend(str(FOLDER))
-  stream = importlib.import_module("stream")
-  monkeypatch.delitem(sys.modules, "stream")
-  found = list(stream.solutions(3_000))
-  # Deduplication would leave out what comes twice.
-  assert len({(s.problem, s.steps) for s in found}) == 3_000
-  for s in found:
-    first, second = (step.rpartition("= ")[2] for step in s.steps[1:])
-    a, b = (int(x) for x in s.problem[13:-1].split(" + "))
-    right = (1.0, float(int(first) == 17 * a))
-    assert s.labels[:2] == right
-    assert s.outcome == (int(second) == 17 * a + b) == (s.labels[2] == 1)
-
-
-def test_the_label_benchmark_counts_labels_once_and_up_to_the_first_wrong_one(
-  monkeypatch,
-):
-  monkeypatch.syspath_prepend(str(FOLDER))
-  rollouts = importlib.import_module("label_rollouts")
-  monkeypatch.delitem(sys.modules, "label_rollouts")
-  problem = "Ann dials 2 up 1 times 2 ."
-  right = ("so 2 + 1 = 3", "so 3 * 2 = 6", "answer 6")
-  wrong = (right[0], "so 3 * 2 = 5", "answer 5")
-  labelled = [
-    schema.Solution("a", problem, right, (1.0, 1.0, None)),
-    schema.Solution("b", problem, wrong, (1.0, 1.0, 0.0)),
-    schema.Solution("c", problem, wrong[:2], (0.0, 1.0)),
-  ]
-  assert rollouts.count(labelled, 7) == dict(rollouts=7, labels=4, agreeing=2)
-  found = rollouts.measure(0, (3, 4), 4, None)
-  for counts in found.values():
-    assert counts["agreeing"] == counts["labels"] > 5
 
 
 def test_looking_for_a_steps_end_costs_under_two_percent_of_a_step(monkeypatch):
@@ -356,64 +260,6 @@ def test_transformers_and_ours_score_alike_in_every_layout(against, tmp_path):
   assert np.ptp(np.concatenate(scores["padded"])) > 0.05
   counts = score.count(encoded, [s.problem for s in RATED], args)["tokens"]
   assert counts["tree"] < counts["packed"] < counts["transformers_sorted"]
-
-
-def test_weak_scalings_table_and_picture_show_every_size(monkeypatch):
-  monkeypatch.syspath_prepend(str(FOLDER))
-  scaling = importlib.import_module("weak_scaling")
-  monkeypatch.delitem(sys.modules, "weak_scaling")
-  rows = [
-    dict(
-      chips=n,
-      mesh=[1, n, 1],
-      peak_gib=8 / n,
-      fits=n > 1,
-      computed_tflop=40.0,
-      wire_gib=10.0 * (n > 1),
-      wire_s=0.1,
-      compute_s=0.2,
-    )
-    for n in (1, 4, 16)
-  ]
-  lines = scaling.table(rows).splitlines()
-  assert lines[2] == (
-    "| 1 | 1 x 1 x 1 | 8.00 (doesn't fit) | 40.0 | 0.00 | 0.50 |"
-  )
-  assert lines[-1] == "| 16 | 1 x 16 x 1 | 0.50 | 40.0 | 10.00 | 0.50 |"
-  picture = scaling.figure(rows).decode()
-  for note in ("sent, GiB, 16 chips: 10.00", "TFLOP, 4 chips: 40.00"):
-    assert note in picture
-  refused = dict(chips=1, mesh=[1, 1, 1])
-  assert "doesn't fit" in scaling.table([refused])
-
-
-@pytest.mark.parity
-def test_growing_solutions_are_scored_alike_by_all_and_read_once(
-  against, tmp_path
-):
-  pytest.importorskip("transformers")
-  score, args = against("score")
-  score.peer.use_device("cpu")
-  args.problems, args.depth, args.rounds = 1, 3, 1
-  args.cache_tokens = 8_192
-  score.growing.SET = 8
-  calls = score.growing.record(RATED, args)
-  sizes = {name: [*map(len, of)] for name, of in calls.items()}
-  assert sizes == dict(beam=[16] * 3, set=[8] * 3)
-  for of in calls.values():
-    for before, after in itertools.pairwise(of):
-      known = {s.steps for s in before}
-      assert all(s.steps[:-1] in known for s in after)
-  model = _model(score, args, tmp_path)
-  found = score.grow(args, RATED, model)
-  assert "pages: 8,192 tokens" in score.results.show(found)
-  for name in calls:
-    counts = found["counts"][name]
-    computed, whole = counts["tokens computed"], counts["tokens, whole"]
-    assert max(computed[1:]) < 1.2 * min(computed[1:])
-    assert whole == sorted(whole) and whole[-1] > 2 * computed[-1]
-    # Those of transformers are within score.TOLERANCE.
-    assert found["differences"][name]["whole, padded"] < 1e-5
 
 
 # --- Against search-and-learn -----------------------------------------------

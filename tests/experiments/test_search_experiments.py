@@ -1,5 +1,7 @@
 """What the experiment on search computes itself."""
 
+import dataclasses
+import functools
 import importlib
 import pathlib
 
@@ -18,7 +20,6 @@ from prm_jax.testbed import arithmetic_policy as policy_lib
 
 EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
 TASK = arithmetic.Task(min_turns=3, max_turns=4)
-WIDTHS, RATIOS = (1, 2, 4, 8, 16), (4.0, 3.0, 2.0, 1.0, 0.0)
 
 
 @pytest.fixture
@@ -29,14 +30,14 @@ def module(monkeypatch):
 
 @pytest.mark.parametrize("name", ["beam", "dvts", "rebase", "particles"])
 def test_every_strategy_stays_within_its_budget_and_one_child(module, name):
-  runs = module("runs")
-  rule = module("testbed").strategies(8)[name]
-  policy = runs.policy(TASK, 0)
+  testbed = module("testbed")
+  rule = module("runs").strategies(8)[name]
+  policy = testbed.policy(TASK, 0)
   verifier = search_models.Verifier(
-    policy_lib.NoisyVerifier(), "last", runs.encode
+    policy_lib.NoisyVerifier(), "last", testbed.encode
   )
   trees = engine.search(
-    runs.problems(0, 3, TASK),
+    testbed.problems(0, 3, TASK),
     rule,
     {tree_lib.POLICY: policy},
     verifier,
@@ -47,15 +48,20 @@ def test_every_strategy_stays_within_its_budget_and_one_child(module, name):
     assert bill_lib.sampled(tree.bill) < 90 + most
 
 
-def test_a_run_has_the_costs_and_the_outcomes_of_its_trees(module):
-  runs = module("runs")
-  run = runs.Run("x", rules.Beam(1, 2), problems=2)
-  found = runs.measure(run, TASK, 0, 3, 4.0, 0.5)
+def test_a_run_has_the_costs_and_the_outcomes_of_its_trees(module, tmp_path):
+  testbed = module("testbed")
+  c = testbed.settings(small=True)
+  c.problems, c.task = 3, dataclasses.asdict(TASK)
+  prm = testbed.PRMS["good"]
+  run = module("runs").Run("x", rules.Beam(1, 2), prm, "last", problems=2)
+  found = testbed.build(c, tmp_path, 0, [run])(run)
   trees = engine.search(
-    runs.problems(0, 3, TASK)[:2],
+    testbed.problems(0, 3, TASK)[:2],
     run.rule,
-    {tree_lib.POLICY: runs.policy(TASK, 0)},
-    search_models.Verifier(runs.scorer(run, 4.0, 0), "last", runs.encode),
+    {tree_lib.POLICY: testbed.policy(TASK, 0)},
+    search_models.Verifier(
+      functools.partial(prm.score, seed=0), "last", testbed.encode
+    ),
   )
   assert found["sampled"].tolist() == [bill_lib.sampled(t.bill) for t in trees]
   chosen = [t.nodes[t.candidates[0]].solution for t in trees]
@@ -63,14 +69,14 @@ def test_a_run_has_the_costs_and_the_outcomes_of_its_trees(module):
 
 
 def test_samples_of_a_run_are_the_first_ones_of_a_larger_run(module):
-  runs = module("runs")
-  policies = {tree_lib.POLICY: runs.policy(TASK, 0)}
+  testbed = module("testbed")
+  policies = {tree_lib.POLICY: testbed.policy(TASK, 0)}
   verifier = search_models.Verifier(
-    policy_lib.NoisyVerifier(), "last", runs.encode
+    policy_lib.NoisyVerifier(), "last", testbed.encode
   )
   few, many = (
     engine.search(
-      runs.problems(0, 1, TASK), rules.BestOfN(n), policies, verifier
+      testbed.problems(0, 1, TASK), rules.BestOfN(n), policies, verifier
     )[0].nodes
     for n in (3, 5)
   )
@@ -78,8 +84,8 @@ def test_samples_of_a_run_are_the_first_ones_of_a_larger_run(module):
 
 
 def test_a_blind_scorer_takes_a_systematic_slip_for_right_and_no_other(module):
-  runs = module("runs")
-  problem = runs.problems(0, 1, TASK)[0]
+  testbed = module("testbed")
+  problem = testbed.problems(0, 1, TASK)[0]
   _, turns = arithmetic.parse(problem.problem)
   confused = policy_lib.Annotator(
     arithmetic.Task(
@@ -87,7 +93,7 @@ def test_a_blind_scorer_takes_a_systematic_slip_for_right_and_no_other(module):
     )
   )
   ((slips,),) = confused.whole([problem], 1)
-  blind = runs.Blind(policy_lib.NoisyVerifier(0.0, 4.0))
+  blind = functools.partial(testbed.Prm(0.0, blind=True).score, seed=0, gap=4.0)
   assert min(blind([slips])[0].logits) == 2.0
   value, (sign, n) = int(slips.steps[0].split()[1]), turns[0]
   taken = {
@@ -102,26 +108,12 @@ def test_a_blind_scorer_takes_a_systematic_slip_for_right_and_no_other(module):
 
 def test_likeliest_steps_slip_where_slips_are_likelier_than_not(module):
   task = arithmetic.Task(slip_times_hard=0.75, slip_shift=0.2, confusion=0.8)
-  likeliest = module("runs").likeliest(task)
+  likeliest = module("testbed").likeliest(task)
   assert (likeliest.slip_times_hard, likeliest.slip_shift) == (1.0, 0.0)
 
 
-def test_the_slope_of_planted_turning_widths_is_found(module):
-  # The best width doubles with each unit of the ratio.
-  accuracy = np.zeros((len(RATIOS), len(WIDTHS), 2, 40))
-  for i, ratio in enumerate(RATIOS):
-    best = round(ratio)
-    for k in range(len(WIDTHS)):
-      accuracy[i, k] = 0.9 - 0.1 * abs(k - best)
-  noise = np.random.default_rng(0).normal(0, 0.05, accuracy.shape)
-  found = module("statistics").turning(accuracy + noise, WIDTHS, RATIOS)
-  assert found["widths"] == [16, 8, 4, 2, 1]
-  assert found["slope"] == pytest.approx(np.log(2), rel=1e-3)
-  assert found["low"] <= found["slope"] <= found["high"]
-
-
 def test_a_curve_at_the_cost_of_its_own_point_is_that_point(module):
-  stats = module("statistics")
+  stats = module("runs")
   values = np.random.default_rng(0).random((3, 2, 5))
   points = [
     stats.Point(v, dict(tokens=np.full((2, 5), cost)))
@@ -135,7 +127,7 @@ def test_a_curve_at_the_cost_of_its_own_point_is_that_point(module):
 
 
 def test_an_interval_is_of_the_problems_that_were_searched(module):
-  stats = module("statistics")
+  stats = module("runs")
   values = np.array([[1.0, 0.0, np.nan], [1.0, 1.0, np.nan]])
   found = stats.interval(values)
   assert (found["mean"], found["problems"]) == (0.75, 4)
