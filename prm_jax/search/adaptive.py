@@ -181,19 +181,14 @@ class AdaptiveBestOfN(Rule):
 
   pilot: verbs.Count = 4
   most: verbs.Count = 64
-  confidence: float = 0.99
+  confidence: verbs.ShareInside = 0.99
   calibration: Calibration | files.PathLike = dataclasses.field(
     default=Calibration(), metadata=dict(is_required=True)
   )
 
-  def __post_init__(self):
-    super().__post_init__()
-    inside = "above 0 and less than 1"
-    checks.check(self, ("confidence",), lambda x: 0 < x < 1, inside)
+  def _faults(self):
     if self.pilot > self.most:
-      raise errors.InputError(
-        f"`pilot={self.pilot}`: more than `most={self.most}`; give fewer"
-      )
+      yield f"`pilot={self.pilot}`: more than `most={self.most}`; give fewer"
 
   @functools.cached_property
   def fitted(self) -> Calibration:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Literal
 
-from prm_jax import errors
 from prm_jax.runtime import verbs
 from prm_jax.search.rules import ids
 from prm_jax.search.rules import Rule
@@ -61,10 +60,9 @@ class ParticleFilter(Rule):
   resampling: Literal["multinomial", "systematic"] = "multinomial"
   iterations: verbs.Count = 1
 
-  def __post_init__(self):
-    super().__post_init__()
+  def _faults(self):
     if self.iterations > 1 and self.num < 2:
-      raise errors.InputError(
+      yield (
         f"`num={self.num}` with `iterations={self.iterations}`: the reference"
         " takes one place; give 2 or more"
       )
