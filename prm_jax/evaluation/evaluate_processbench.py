@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import logging
 from typing import Any
@@ -32,7 +32,7 @@ class ProcessBenchJob(evaluate.Job):
     default=(), metadata=dict(metavar="SUBSET=FILE")
   )
 
-  def _faults(self):
+  def _faults(self) -> Iterator[str]:
     seen = set[str]()
     for item in self.input:
       name, equals, _ = item.partition("=")

@@ -8,7 +8,7 @@ error at the same step, the solution is likely to be labelled well.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 import logging
 from typing import Any, Literal
@@ -42,7 +42,7 @@ class ConsensusJob(verbs.Value):
   format: str = "jsonl"
   limit: verbs.Natural | None = None
 
-  def _faults(self):
+  def _faults(self) -> Iterator[str]:
     if len(self.input) != 2:
       yield (
         f"{len(self.input)} x `input`: give two, the same solutions as two"

@@ -15,7 +15,7 @@ the first rounds of one that doesn't.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import functools
 import math
@@ -72,7 +72,7 @@ class Options(verbs.Value):
   )
   stop_at_zero: bool = False
 
-  def _faults(self):
+  def _faults(self) -> Iterator[str]:
     if self.threshold and not self.hard:
       yield (
         f"threshold={self.threshold}: soft labels have none; take hard labels"

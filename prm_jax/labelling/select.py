@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import logging
 
@@ -69,7 +69,7 @@ class Select(scores_lib.Source, verbs.Verb):
 
   compiles = True
 
-  def _faults(self):
+  def _faults(self) -> Iterator[str]:
     yield from super()._faults()
     given = [x for x in (self.budget, self.per_problem) if x is not None]
     if not given or min(given) < 1:

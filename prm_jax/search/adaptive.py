@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import math
@@ -86,7 +86,7 @@ def fit(
     The calibration; its slope isn't negative.
 
   Raises:
-    InputError: There are fewer than 2 problems, or the quantile is out of range.
+    InputError: There are fewer than 2 problems.
   """
   import numpy as np
 
@@ -94,10 +94,6 @@ def fit(
     raise errors.InputError(
       f"{len(pilots)} problems with pilots and {len(success)} shares of right"
       " samples; give 2 or more of each"
-    )
-  if not 0 < quantile < 1:
-    raise errors.InputError(
-      f"`quantile={quantile}`: give one above 0 and less than 1"
     )
   x = np.asarray([_feature(row) for row in pilots])
   y = np.asarray(success, np.float64)
@@ -186,7 +182,7 @@ class AdaptiveBestOfN(Rule):
     default=Calibration(), metadata=dict(is_required=True)
   )
 
-  def _faults(self):
+  def _faults(self) -> Iterator[str]:
     if self.pilot > self.most:
       yield f"`pilot={self.pilot}`: more than `most={self.most}`; give fewer"
 

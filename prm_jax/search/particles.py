@@ -8,7 +8,7 @@ scores, as in the authors' code; at temperature 1 these are the odds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 from typing import Literal
 
@@ -60,7 +60,7 @@ class ParticleFilter(Rule):
   resampling: Literal["multinomial", "systematic"] = "multinomial"
   iterations: verbs.Count = 1
 
-  def _faults(self):
+  def _faults(self) -> Iterator[str]:
     if self.iterations > 1 and self.num < 2:
       yield (
         f"`num={self.num}` with `iterations={self.iterations}`: the reference"
