@@ -229,9 +229,7 @@ def _check_path_ratings(
   errors.raise_first(faults, f'{where}: "path_ratings"')
 
 
-def _wrong_path_ratings(
-  ratings: Sequence[Any], num_steps: int
-) -> Iterator[str]:
+def _wrong_path_ratings(ratings: list[Any], num_steps: int) -> Iterator[str]:
   for i, rating in enumerate(ratings):
     whole = rating is None or checks.is_a(rating, int)
     if not whole or rating not in (-1, 0, 1, None):
