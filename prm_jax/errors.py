@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 # A message quotes values of files, which may be of any length.
 _LONGEST = 2_000
 
@@ -18,6 +20,22 @@ def to_install(extra: str) -> str:
     The command, and where it works.
   """
   return f"pip install -e '.[{extra}]' in a checkout of prm_jax"
+
+
+def raise_first(faults: Iterable[str], of: str = "") -> None:
+  """Raises the first of the faults, if there is one.
+
+  They are looked for one after the other, so each may rely on those before it.
+
+  Args:
+    faults: What is wrong, each in a line.
+    of: What begins the message: the name of the value, with its colon.
+
+  Raises:
+    InputError: There is a fault.
+  """
+  for fault in faults:
+    raise InputError(of + fault)
 
 
 class InputError(ValueError):

@@ -8,7 +8,7 @@ become the same: steps with labels, where a label is P(correct so far) in [0,
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import json
 import numbers
@@ -51,8 +51,12 @@ class Problem:
   extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
-    _check_texts(self, ("id", "problem"), ("answer",))
-    _check_extra(self)
+    errors.raise_first(self._faults(), f"problem {self.id!r}: ")
+
+  def _faults(self) -> Iterator[str]:
+    yield from _wrong_texts(self, "id", "problem")
+    yield from _wrong_texts(self, "answer", are_optional=True)
+    yield from _hiding_extra(self)
 
 
 # Who speaks in a conversation. An assistant's message is a turn.
@@ -168,71 +172,79 @@ class Solution:
   tools: tuple[Mapping[str, Any], ...] = ()
 
   def __post_init__(self):
-    _check_texts(self, ("id", "problem", "source"), ("answer", "raw_text"))
-    object.__setattr__(self, "steps", _steps(self))
+    if not isinstance(self.steps, str):
+      object.__setattr__(self, "steps", tuple(self.steps))
+    errors.raise_first(self._faults(), f"solution {self.id!r}: ")
+
+  def _faults(self) -> Iterator[str]:
+    """Yields what is wrong with the fields."""
+    yield from _wrong_texts(self, "id", "problem", "source")
+    yield from _wrong_texts(self, "answer", "raw_text", are_optional=True)
+    if isinstance(self.steps, str):
+      yield "steps is one str; give a list of them, one per step"
+    for i, step in enumerate(self.steps):
+      if not isinstance(step, str):
+        yield f"steps[{i}] must be a str, found {reprlib.repr(step)}"
     if self.outcome is not None and not isinstance(self.outcome, bool):
-      raise self._error(
+      yield (
         f"outcome must be True, False or None, found"
         f" {reprlib.repr(self.outcome)}"
       )
-    self._check_each("labels", _is_probability, "P(correct so far) in [0, 1]")
-    self._check_each("ratings", _is_rating, "-1, 0 or 1")
+    probability = "P(correct so far) in [0, 1]"
+    yield from self._wrong_values("labels", _is_probability, probability)
+    yield from self._wrong_values("ratings", _is_rating, "-1, 0 or 1")
     if self.spans is not None:
-      self._check_spans(self.spans)
+      yield from self._wrong_spans(self.spans)
     if self.messages is not None:
-      self._check_messages(self.messages)
+      yield from self._wrong_messages(self.messages)
     elif self.tools:
-      raise self._error(
+      yield (
         "tools without messages; only a conversation has tools, so give its"
         " messages, or take them out"
       )
-    _check_extra(self)
+    yield from _hiding_extra(self)
 
-  def _check_each(self, name: str, valid: Callable[[Any], bool], form: str):
-    """Refuses labels or ratings that are out of range or of another number."""
+  def _wrong_values(
+    self, name: str, valid: Callable[[Any], bool], form: str
+  ) -> Iterator[str]:
+    """Yields labels or ratings that are out of range or of another number."""
     values = getattr(self, name)
     if values is None:
       return
     if isinstance(values, str) or not hasattr(values, "__len__"):
-      raise self._error(
-        f"{name} is {reprlib.repr(values)}; give a list, one per step"
-      )
+      yield f"{name} is {reprlib.repr(values)}; give a list, one per step"
     if len(values) != len(self.steps):
-      raise self._error(
+      yield (
         f"{len(values)} {name} for {len(self.steps)} steps; give one per step,"
         " null where unknown"
       )
     for i, value in enumerate(values):
       if value is not None and not valid(value):
-        raise self._error(
-          f"{name}[{i}] is {reprlib.repr(value)}; expected {form} or null"
-        )
+        yield f"{name}[{i}] is {reprlib.repr(value)}; expected {form} or null"
 
-  def _check_spans(self, spans: Sequence[Span]):
-    """Refuses spans at which raw_text doesn't hold the steps, in order."""
-    if self.raw_text is None:
-      raise self._error(
-        "spans without raw_text; give the text that they are of"
-      )
+  def _wrong_spans(self, spans: Sequence[Span]) -> Iterator[str]:
+    """Yields spans at which raw_text doesn't hold the steps, in order."""
+    text = self.raw_text
+    if text is None:
+      yield "spans without raw_text; give the text that they are of"
+      return
     if len(spans) != len(self.steps):
-      raise self._error(
-        f"{len(spans)} spans for {len(self.steps)} steps; give one per step"
-      )
+      yield f"{len(spans)} spans for {len(self.steps)} steps; give one per step"
     last = 0
     for i, ((start, end), step) in enumerate(zip(spans, self.steps)):
-      if not last <= start <= end or self.raw_text[start:end] != step:
-        raise self._error(
+      if not last <= start <= end or text[start:end] != step:
+        yield (
           f"spans[{i}] is ({start}, {end}), where raw_text doesn't hold step"
           f" {i + 1}; give the step's first character and the one after its"
           " last"
         )
       last = end
 
-  def _check_messages(self, messages: Sequence[Any]):
-    """Refuses a conversation whose turns aren't the steps."""
+  def _wrong_messages(self, messages: Sequence[Any]) -> Iterator[str]:
+    """Yields what is wrong with a conversation whose turns aren't the steps."""
     for i, message in enumerate(messages):
       if not isinstance(message, Message):
-        raise self._error(
+        yield (
           f"messages[{i}] is {reprlib.repr(message)}; give a Message, or make"
           " the solution with prm_jax.trajectory"
         )
@@ -243,13 +255,10 @@ class Solution:
       is_same = self.raw_text == BETWEEN_TURNS.join(turns)
       is_same = is_same and {*turns_of(self)} == {*range(len(turns))}
     if not is_same:
-      raise self._error(
+      yield (
         f"its steps aren't those of its {len(turns)} assistant turns; make it"
         " with prm_jax.trajectory, which takes the steps from the messages"
       )
-
-  def _error(self, text: str) -> errors.InputError:
-    return errors.InputError(f"solution {self.id!r}: {text}")
 
 
 def turns_of(trajectory: Solution) -> tuple[int, ...]:
@@ -387,18 +396,26 @@ class StepScores:
   without_thinking: tuple[bool, ...] = ()
 
   def __post_init__(self):
-    if not hasattr(self.scores, "__len__") or isinstance(self.scores, str):
-      raise errors.InputError(
-        "StepScores: scores must be a list with a number for each step, found"
-        f" {reprlib.repr(self.scores)}"
-      )
+    errors.raise_first(self._faults())
     for name, default in (("judged", True), ("without_thinking", False)):
       if not getattr(self, name):
         object.__setattr__(self, name, (default,) * len(self.scores))
-    for name in ("logits", "spans", "judged", "without_thinking"):
-      values = getattr(self, name)
+
+  def _faults(self) -> Iterator[str]:
+    if not hasattr(self.scores, "__len__") or isinstance(self.scores, str):
+      yield (
+        "StepScores: scores must be a list with a number for each step, found"
+        f" {reprlib.repr(self.scores)}"
+      )
+    given = dict(
+      logits=self.logits,
+      spans=self.spans,
+      judged=self.judged or None,
+      without_thinking=self.without_thinking or None,
+    )
+    for name, values in given.items():
       if values is not None and len(values) != len(self.scores):
-        raise errors.InputError(
+        yield (
           f"{len(values)} {name} for {len(self.scores)} scores; give one of"
           " each step"
         )
@@ -407,35 +424,14 @@ class StepScores:
     return len(self.scores)
 
 
-def _check_texts(
-  noun: Problem | Solution, required: Sequence[str], optional: Sequence[str]
-) -> None:
-  """Refuses fields that must be a text and aren't."""
-  for name in (*required, *optional):
+def _wrong_texts(
+  noun: Problem | Solution, *names: str, are_optional: bool = False
+) -> Iterator[str]:
+  """Yields fields that must be a text and aren't."""
+  for name in names:
     value = getattr(noun, name)
-    if not isinstance(value, str) and (value is not None or name in required):
-      raise errors.InputError(
-        f"{type(noun).__name__.lower()} {reprlib.repr(noun.id)}: {name} must be"
-        f" a str, found {reprlib.repr(value)}"
-      )
-
-
-def _steps(solution: Solution) -> tuple[str, ...]:
-  """Returns the steps as a tuple; refuses what isn't a list of texts."""
-  steps: Any = solution.steps
-  if isinstance(steps, str):
-    raise errors.InputError(
-      f"solution {solution.id!r}: steps is one str; give a list of them, one"
-      " per step"
-    )
-  steps = tuple(steps)
-  for i, step in enumerate(steps):
-    if not isinstance(step, str):
-      raise errors.InputError(
-        f"solution {solution.id!r}: steps[{i}] must be a str, found"
-        f" {reprlib.repr(step)}"
-      )
-  return steps
+    if not isinstance(value, str) and not (are_optional and value is None):
+      yield f"{name} must be a str, found {reprlib.repr(value)}"
 
 
 def _is_probability(value: Any) -> bool:
@@ -450,13 +446,13 @@ def _is_rating(value: Any) -> bool:
   )
 
 
-def _check_extra(noun: Problem | Solution) -> None:
-  """Refuses extra fields that would hide the noun's own fields in a file."""
+def _hiding_extra(noun: Problem | Solution) -> Iterator[str]:
+  """Yields extra fields that would hide the noun's own fields in a file."""
   clash = (vars(noun).keys() & noun.extra.keys()) - {"extra"}
   if clash:
-    raise errors.InputError(
-      f"{type(noun).__name__.lower()} {noun.id!r}: extra holds"
-      f" {', '.join(sorted(clash))}, a field of its own; give it another name"
+    yield (
+      f"extra holds {', '.join(sorted(clash))}, a field of its own; give it"
+      " another name"
     )
 
 

@@ -59,7 +59,7 @@ def curve(
     right: Whether each sample's answer is right.
     attempts: The most samples that are drawn of a problem, at most as many as each
       has.
-    confidence: The level of the precision's lower bound, one-sided: the lower
+    confidence: In (0, 1), the level of the precision's lower bound, one-sided: the lower
       one of a bootstrap over problems, and of the exact binomial bound (Clopper
       and Pearson) of as many problems as are accepted on average. The bootstrap
       alone would be 1 if all that is accepted is right, even in one problem.
@@ -69,15 +69,10 @@ def curve(
     A point for each score that occurs, at most 200, from the highest on.
 
   Raises:
-    InputError: There is no problem, one has fewer samples than attempts, or the
-      confidence is out of range.
+    InputError: There is no problem, or one has fewer samples than attempts.
   """
   if not scores:
     raise errors.InputError("no problem to choose a threshold by; give some")
-  if not 0 < confidence < 1:
-    raise errors.InputError(
-      f"`confidence={confidence}`: give one above 0 and less than 1"
-    )
   fewest = min(map(len, scores))
   if not 1 <= attempts <= fewest:
     raise errors.InputError(
@@ -113,14 +108,7 @@ def choose(points: Sequence[Point], precision: float) -> Point | None:
 
   Returns:
     The point; None if no threshold reaches it.
-
-  Raises:
-    InputError: The precision is out of range.
   """
-  if not 0 < precision <= 1:
-    raise errors.InputError(
-      f"`precision={precision}`: give one above 0 and at most 1"
-    )
   good = [p for p in points if p.lower is not None and p.lower >= precision]
   return max(good, key=lambda p: p.coverage, default=None)
 

@@ -50,7 +50,7 @@ def curves(
       `weighted_NAME`. Weights are probabilities, and scores may be log-odds, in
       the same order (voting.ranking_scores). None means the scores themselves.
   """
-  _check_shapes(scores, correct, answers)
+  errors.raise_first(_misfits(scores, correct, answers))
   result = {
     name: voting.best_of_n(score, correct, ns) for name, score in scores.items()
   }
@@ -64,7 +64,7 @@ def curves(
 
   result["majority"] = vote(None)
   weights = scores if weights is None else weights
-  _check_shapes(weights, correct, None)
+  errors.raise_first(_misfits(weights, correct, None))
   for name, weight in weights.items():
     if not np.all(weight >= 0):
       raise errors.InputError(
@@ -248,22 +248,21 @@ def _interval(curve, seed):
   return bootstrap.interval(means)
 
 
-def _check_shapes(scores, correct, answers):
+def _misfits(scores, correct, answers):
+  """Yields scores and answers that aren't those of the samples."""
   reserved = {"majority", "oracle"}
   for name, score in scores.items():
     if name in reserved or name.startswith("weighted_"):
-      raise errors.InputError(
-        f"a score can't be named {name!r}, a curve of that kind; rename it"
-      )
+      yield f"a score can't be named {name!r}, a curve of that kind; rename it"
     if score.shape != correct.shape:
-      raise errors.InputError(
+      yield (
         f"score {name!r} has shape {score.shape}, correct has {correct.shape};"
         " give one score per sample, equally many samples per problem"
       )
   if answers is not None:
     shape = {len(row) for row in answers}
     if len(answers) != correct.shape[0] or shape != {correct.shape[1]}:
-      raise errors.InputError(
+      yield (
         f"answers of {len(answers)} problems with {sorted(shape)} samples,"
         f" correct has {correct.shape}; give one answer (or null) per sample"
       )

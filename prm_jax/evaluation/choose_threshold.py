@@ -51,9 +51,9 @@ class ChooseThreshold(verbs.Verb):
       --output=threshold.json
   """
 
-  precision: float
+  precision: verbs.ShareAbove0
   attempts: int = 8
-  confidence: float = 0.9
+  confidence: verbs.ShareInside = 0.9
   seed: verbs.Seed = 0
 
   def __call__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import logging
 from typing import Any
@@ -32,19 +32,14 @@ class ProcessBenchJob(evaluate.Job):
     default=(), metadata=dict(metavar="SUBSET=FILE")
   )
 
-  def __post_init__(self):
-    super().__post_init__()
+  def _faults(self) -> Iterator[str]:
     seen = set[str]()
     for item in self.input:
       name, equals, _ = item.partition("=")
       if not equals:
-        raise errors.InputError(
-          f"`input={item}`: write it SUBSET=FILE, as in gsm8k=gsm8k.json"
-        )
+        yield f"`input={item}`: write it SUBSET=FILE, as in gsm8k=gsm8k.json"
       if name in seen:
-        raise errors.InputError(
-          f"`input={item}`: subset {name!r} is given twice; name each once"
-        )
+        yield f"`input={item}`: subset {name!r} is given twice; name each once"
       seen.add(name)
 
   @property

@@ -58,15 +58,13 @@ def check(
   kind: object, labels: Sequence[float | None] | None, where: str
 ) -> None:
   """Raises InputError if the class of errors or a label is unknown."""
+  faults = []
   if kind not in (*SHORT, CONTROL):
-    raise errors.InputError(
-      f'{where}: "classification" is {kind!r}; expected one of'
-      f" {', '.join(SHORT)}"
-    )
+    known = ", ".join(SHORT)
+    faults.append(f'"classification" is {kind!r}; expected one of {known}')
   if labels is None or any(label not in (0, 1) for label in labels):
-    raise errors.InputError(
-      f"{where}: PRMBench needs a label, 0 or 1, on every step"
-    )
+    faults.append("PRMBench needs a label, 0 or 1, on every step")
+  errors.raise_first(faults, f"{where}: ")
 
 
 def control(solution: schema.Solution) -> schema.Solution | None:

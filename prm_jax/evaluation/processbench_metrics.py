@@ -9,7 +9,7 @@ and applied to the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxtyping import Int
@@ -287,19 +287,23 @@ BASELINES: Mapping[str, Callable[..., list[list[float]]]] = {
 
 
 def _checked_truth(step_scores: Scores, truth: Sequence[int]):
+  errors.raise_first(_misfits(step_scores, truth))
+  return np.asarray(truth, np.int64)
+
+
+def _misfits(step_scores: Scores, truth: Sequence[int]) -> Iterator[str]:
   if len(step_scores) != len(truth):
-    raise errors.InputError(
+    yield (
       f"scores of {len(step_scores)} solutions but first errors of"
       f" {len(truth)}; score the same file that holds the labels"
     )
   for i, (scores, error) in enumerate(zip(step_scores, truth)):
     if not -1 <= error < len(scores):
-      raise errors.InputError(
+      yield (
         f"solution {i} (from 0): first error {error} with {len(scores)} step"
         " scores; give one score per step and an error within them, or -1"
       )
     step_metrics.check_scores(scores, len(scores), f"solution {i} (from 0)")
-  return np.asarray(truth, np.int64)
 
 
 def _hit_share(above, up_to, thresholds):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 import dataclasses
 import pathlib
 from typing import Any
@@ -86,29 +86,38 @@ def check_same(
     InputError: The results that are there depend on something else, or the
       samples aren't those that these results were written with.
   """
-  how = "or `fresh=True` to replace"
+  how = "or `fresh=True` to replace them"
+  errors.raise_first(f"{x}, {how}" for x in _others(output, samples, evaluated))
+
+
+def _others(
+  output: pathlib.Path,
+  samples: pathlib.Path | None,
+  evaluated: Mapping[str, Any],
+) -> Iterator[str]:
+  """Yields what is there of another evaluation."""
   before: dict[str, Any] = {}
   if str(output) != files.STDOUT and output.exists():
     results = files.read_json(output)
     before = results["run"]
     if not isinstance(before.get("evaluated"), dict):
-      raise errors.InputError(
+      yield (
         f"{output}: holds results of an earlier version, which don't name what"
-        f" was evaluated; give another `output`, {how} them"
+        " was evaluated; give another `output`"
       )
     if different := _differences(before["evaluated"], evaluated):
       by = results.get("scored_by", {})
       place = by.get("checkpoint", by.get("scores"))
-      raise errors.InputError(
+      yield (
         f"{output}: holds the results of another evaluation, by {place}:"
-        f" {'; '.join(different)}; give another `output`, {how} them"
+        f" {'; '.join(different)}; give another `output`"
       )
   if samples is None or not samples.exists():
     return
   if files.digest_of(samples) != before.get("samples_sha256"):
-    raise errors.InputError(
+    yield (
       f"{samples}: holds samples that aren't those of the results in {output};"
-      f" give another `samples`, {how} them"
+      " give another `samples`"
     )
 
 

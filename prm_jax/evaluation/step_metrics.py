@@ -50,16 +50,16 @@ class JudgedSteps:
 
 def check_scores(scores: Sequence[float], num_steps: int, where: str) -> None:
   """Raises InputError if they aren't one P(correct so far) of each step."""
+  faults = [
+    f"score {score} of step {i} isn't a probability; give P(correct so far) in"
+    " [0, 1]"
+    for i, score in enumerate(scores)
+    if not 0 <= score <= 1  # NaN fails too
+  ]
   if len(scores) != num_steps:
-    raise errors.InputError(
-      f"{where}: {len(scores)} scores for {num_steps} steps; give one per step"
-    )
-  for i, score in enumerate(scores):
-    if not 0 <= score <= 1:  # NaN fails too
-      raise errors.InputError(
-        f"{where}: score {score} of step {i} isn't a probability; give"
-        " P(correct so far) in [0, 1]"
-      )
+    one_each = f"{len(scores)} scores for {num_steps} steps; give one per step"
+    faults.insert(0, one_each)
+  errors.raise_first(faults, f"{where}: ")
 
 
 def judged_steps(

@@ -69,23 +69,24 @@ def check(
   torn = not head.content.endswith(b"\n")
   if torn and _BEGIN.startswith(head.content[: len(_BEGIN)]):
     return
-  if not head.content.startswith(_BEGIN):
-    raise errors.InputError(
-      f"{path}: isn't a journal of ours; give another `output`"
-    )
-  if fresh:
-    return
   saved = (head.record or {}).get("depends_on")
-  if not isinstance(saved, dict):
-    raise errors.InputError(
-      f"{path}:1: damaged, so it isn't known what it depends on; put a"
-      " copy in its place, or give `fresh=True` to start over"
+  if not head.content.startswith(_BEGIN):
+    fault = ": isn't a journal of ours; give another `output`"
+  elif fresh:
+    return
+  elif not isinstance(saved, dict):
+    fault = (
+      ":1: damaged, so it isn't known what it depends on; put a copy in its"
+      " place, or give `fresh=True` to start over"
     )
-  if different := differences(saved, depends_on, partly=partly):
-    raise errors.InputError(
-      f"{path}: holds another run's results: {'; '.join(different)}; give the"
-      " same again, another `output`, or `fresh=True` to start over"
+  elif different := differences(saved, depends_on, partly=partly):
+    fault = (
+      f": holds another run's results: {'; '.join(different)}; give the same"
+      " again, another `output`, or `fresh=True` to start over"
     )
+  else:
+    return
+  raise errors.InputError(f"{path}{fault}")
 
 
 def differences(

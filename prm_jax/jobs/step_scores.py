@@ -77,14 +77,11 @@ class Source(verbs.Value):
   scores: verbs.Named | None = None
   field: str | None = None
 
-  def __post_init__(self):
-    super().__post_init__()
+  def _faults(self) -> Iterator[str]:
     if self.checkpoint is not None and self.scores is not None:
-      raise errors.InputError("give either `checkpoint` or `scores`")
+      yield "give either `checkpoint` or `scores`"
     if self.field is not None and self.scores is None:
-      raise errors.InputError(
-        f"`field={self.field}`: give `scores`, the file that has this field"
-      )
+      yield f"`field={self.field}`: give `scores`, the file that has this field"
 
   @property
   def stored_at(self) -> files.PathLike:
@@ -225,20 +222,24 @@ def read_scores(
       them; or read_records refuses a record.
   """
   by_id = {identity: row for _, identity, _, row in read_records(path, field)}
-  out = []
+  errors.raise_first(_lacking(by_id, solutions), f"{path}: ")
+  return [by_id[s.id] for s in solutions]
+
+
+def _lacking(
+  by_id: Mapping[str, schema.StepScores], solutions: Sequence[schema.Solution]
+) -> Iterator[str]:
+  """Yields each solution that hasn't one score for each step."""
   for s in solutions:
     if s.id not in by_id:
-      raise errors.InputError(
-        f"{path}: no scores for solution {s.id!r}; score the whole file of"
-        " solutions"
+      yield (
+        f"no scores for solution {s.id!r}; score the whole file of solutions"
       )
-    if len(by_id[s.id]) != len(s.steps):
-      raise errors.InputError(
-        f"{path}: {len(by_id[s.id])} scores for the {len(s.steps)} steps of"
-        f" solution {s.id!r}; score the same file again"
+    elif len(by_id[s.id]) != len(s.steps):
+      yield (
+        f"{len(by_id[s.id])} scores for the {len(s.steps)} steps of solution"
+        f" {s.id!r}; score the same file again"
       )
-    out.append(by_id[s.id])
-  return out
 
 
 def read_records(
@@ -262,8 +263,9 @@ def read_records(
   seen: dict[str, str] = {}
   for where, record in itertools.chain(read, records):
     identity = str(fields.field(record, where, "id", str, int))
-    row = _row(record, where, name)
-    _check_length(record, where, len(row))
+    scores = fields.field(record, where, name, list)
+    errors.raise_first(_faults(record, name, scores), f"{where}: ")
+    row = _row(record, name, scores)
     yield where, fields.unique_id(seen, identity, where), record, row
 
 
@@ -305,59 +307,68 @@ def _field_of(
   return chosen, others
 
 
-def _check_length(record: Mapping[str, Any], where: str, num: int) -> None:
-  """Refuses another number of scores than a record says it has steps."""
+def _faults(
+  record: Mapping[str, Any], field: str, scores: Sequence[Any]
+) -> Iterator[str]:
+  """Yields what is wrong with a record's scores."""
+  for i, score in enumerate(scores):
+    if not (_is_number(score) and 0 <= score <= 1):
+      yield (
+        f'"{field}"[{i}] is {reprlib.repr(score)}; expected P(correct so far)'
+        " in [0, 1]"
+      )
+  if field == _OWN_FIELD:
+    yield from _own_faults(record, scores)
   steps, num_steps = record.get("steps"), record.get("num_steps")
   known = [] if num_steps is None else [num_steps]
   known += [len(steps)] if isinstance(steps, list) else []
   for expected in known:
-    if expected != num:
-      raise errors.InputError(
-        f"{where}: {num} scores for {expected} steps; give one for each step"
+    if expected != len(scores):
+      yield (
+        f"{len(scores)} scores for {expected} steps; give one for each step"
       )
 
 
-def _row(
-  record: Mapping[str, Any], where: str, field: str
-) -> schema.StepScores:
-  """Returns the step scores in a field of a record, checked."""
-  scores = fields.field(record, where, field, list)
-  for i, score in enumerate(scores):
-    if not (_is_number(score) and 0 <= score <= 1):
-      raise errors.InputError(
-        f'{where}: "{field}"[{i}] is {reprlib.repr(score)}; expected'
-        " P(correct so far) in [0, 1]"
-      )
-  if field != _OWN_FIELD:  # the log-odds are those of our own field
-    return schema.StepScores(tuple(map(float, scores)))
-  logits, judged = record.get("step_logits"), record.get("judged")
-  for name, values in (("step_logits", logits), ("judged", judged)):
+def _own_faults(
+  record: Mapping[str, Any], scores: Sequence[float]
+) -> Iterator[str]:
+  """Yields what is wrong with the log-odds and with what is judged."""
+  for name in ("step_logits", "judged"):
+    values = record.get(name)
     if values is None:
       continue
     if not isinstance(values, list) or len(values) != len(scores):
-      raise errors.InputError(
-        f'{where}: "{name}" is {reprlib.repr(values)}; expected a list with one'
-        f" for each of the {len(scores)} step_scores, or null"
+      yield (
+        f'"{name}" is {reprlib.repr(values)}; expected a list with one for each'
+        f" of the {len(scores)} step_scores, or null"
       )
-  for i, (logit, score) in enumerate(zip(logits or (), scores)):
+  for i, (logit, score) in enumerate(
+    zip(record.get("step_logits") or (), scores)
+  ):
     if not (_is_number(logit) and abs(logit) <= sys.float_info.max):
-      raise errors.InputError(
-        f'{where}: "step_logits"[{i}] is {reprlib.repr(logit)}; expected the'
-        ' log-odds of "step_scores", a finite number'
+      yield (
+        f'"step_logits"[{i}] is {reprlib.repr(logit)}; expected the log-odds of'
+        ' "step_scores", a finite number'
       )
     probability = 1 / (1 + math.exp(-max(logit, -700.0)))
     if abs(probability - score) > _FLOAT32_ROUNDING:
-      raise errors.InputError(
-        f'{where}: "step_logits"[{i}] is {logit}, log-odds of'
-        f' {probability:.6g}, but "step_scores"[{i}] is {score}; score the same'
-        " file again, or leave step_logits out"
+      yield (
+        f'"step_logits"[{i}] is {logit}, log-odds of {probability:.6g}, but'
+        f' "step_scores"[{i}] is {score}; score the same file again, or leave'
+        " step_logits out"
       )
-  for i, value in enumerate(judged or ()):
+  for i, value in enumerate(record.get("judged") or ()):
     if not isinstance(value, bool):
-      raise errors.InputError(
-        f'{where}: "judged"[{i}] is {reprlib.repr(value)}; expected true or'
-        " false"
-      )
+      yield f'"judged"[{i}] is {reprlib.repr(value)}; expected true or false'
+
+
+def _row(
+  record: Mapping[str, Any], field: str, scores: Sequence[float]
+) -> schema.StepScores:
+  """Returns the step scores in a field of a record without faults."""
+  if field != _OWN_FIELD:  # the log-odds are those of our own field
+    return schema.StepScores(tuple(map(float, scores)))
+  logits, judged = record.get("step_logits"), record.get("judged")
   return schema.StepScores(
     tuple(map(float, scores)),
     logits=None if logits is None else tuple(map(float, logits)),

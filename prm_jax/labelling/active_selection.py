@@ -79,10 +79,8 @@ def most_convincing(
     seed: The seed of the order of problems, if the budget isn't enough for all.
 
   Raises:
-    InputError: wrong_share is out of range, or a score is NaN.
+    InputError: A score is NaN.
   """
-  if not 0 <= wrong_share <= 1:
-    raise errors.InputError(f"`wrong_share={wrong_share}`: expected 0 to 1")
   pool, counts = _pool(solutions, exclude)
   rows = score(pool)
   values = [voting.aggregate(x.scores, aggregate) for x in rows]

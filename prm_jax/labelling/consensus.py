@@ -8,7 +8,7 @@ error at the same step, the solution is likely to be labelled well.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 import logging
 from typing import Any, Literal
@@ -18,7 +18,6 @@ from prm_jax import schema
 from prm_jax.jobs import job_inputs
 from prm_jax.jobs import report
 from prm_jax.records import jsonl
-from prm_jax.runtime import checks
 from prm_jax.runtime import outputs
 from prm_jax.runtime import verbs
 
@@ -43,10 +42,9 @@ class ConsensusJob(verbs.Value):
   format: str = "jsonl"
   limit: verbs.Natural | None = None
 
-  def __post_init__(self):
-    super().__post_init__()
+  def _faults(self) -> Iterator[str]:
     if len(self.input) != 2:
-      raise errors.InputError(
+      yield (
         f"{len(self.input)} x `input`: give two, the same solutions as two"
         " labellers label them"
       )
@@ -70,14 +68,9 @@ class Consensus(verbs.Verb):
       --input=judge.jsonl --above_b=0.5 --output=agreed.jsonl
   """
 
-  above_a: float
-  above_b: float
+  above_a: verbs.ShareBelow1
+  above_b: verbs.ShareBelow1
   labels: Literal["hard", "a", "b"] = "hard"
-
-  def __post_init__(self):
-    super().__post_init__()
-    below_1 = "at least 0 and less than 1"
-    checks.check(self, ("above_a", "above_b"), lambda x: 0 <= x < 1, below_1)
 
   def __call__(
     self, a: Sequence[schema.Solution], b: Sequence[schema.Solution]

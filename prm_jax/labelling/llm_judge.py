@@ -8,7 +8,7 @@ template's strict reader reads its answer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import hashlib
 import itertools
@@ -174,18 +174,31 @@ def check(
   Raises:
     InputError: It doesn't.
   """
+  checks.check_choice("vote", vote, get_args(Vote))
+  errors_lib.raise_first(
+    _contradictions(template, votes, min_votes, vote, weighs_words)
+  )
+
+
+def _contradictions(
+  template: judge_prompts.Template,
+  votes: int,
+  min_votes: int,
+  vote: str,
+  weighs_words: bool,
+) -> Iterator[str]:
+  """Yields what makes no sense together; see check."""
   if not 1 <= min_votes <= votes:
-    raise errors_lib.InputError(
+    yield (
       f"votes={votes}, min_votes={min_votes}: expected 1 <= min_votes <= votes"
     )
-  checks.check_choice("vote", vote, get_args(Vote))
   if vote == "log_likelihood" and not weighs_words:
-    raise errors_lib.InputError(
+    yield (
       "vote=log_likelihood: this judge gives no log-probabilities; use share or"
       " majority"
     )
   if weighs_words and template.step_words is None:
-    raise errors_lib.InputError(
+    yield (
       f"template {template.name}: its verdicts have no word per step to weigh;"
       " use thinkprm, or leave the log-probabilities out"
     )

@@ -15,16 +15,14 @@ the first rounds of one that doesn't.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import functools
 import math
 
-from prm_jax import errors
 from prm_jax import schema
 from prm_jax.labelling import prefix_rollouts
 from prm_jax.labelling.prefix_rollouts import Tally
-from prm_jax.runtime import checks
 from prm_jax.runtime import verbs
 from prm_jax.text import answers
 
@@ -65,41 +63,36 @@ class Options(verbs.Value):
 
   completions: verbs.Count = 8
   hard: bool = False
-  threshold: float = 0.0
+  threshold: verbs.ShareBelow1 = 0.0
   stop_early: bool = False
   max_width: float | None = None
-  confidence: float = 0.95
+  confidence: verbs.ShareInside = 0.95
   rounds: tuple[int, ...] | None = dataclasses.field(
     default=None, metadata=verbs.NO_OPTION
   )
   stop_at_zero: bool = False
 
-  def __post_init__(self):
-    super().__post_init__()
-    below_1 = "at least 0 and less than 1"
-    checks.check(self, ("threshold",), lambda x: 0 <= x < 1, below_1)
-    inside = "above 0 and less than 1"
-    checks.check(self, ("confidence",), lambda x: 0 < x < 1, inside)
+  def _faults(self) -> Iterator[str]:
     if self.threshold and not self.hard:
-      raise errors.InputError(
+      yield (
         f"threshold={self.threshold}: soft labels have none; take hard labels"
       )
     if self.stop_early and not self.hard:
-      raise errors.InputError(
+      yield (
         "stop_early is for hard labels; soft ones stop at an interval: give"
         " max_width"
       )
     if self.max_width is not None and (
       self.hard or not 0 < self.max_width <= 1
     ):
-      raise errors.InputError(
+      yield (
         f"max_width={self.max_width}: expected soft labels, and a width above"
         " 0 and at most 1; hard labels stop by stop_early"
       )
     if self.rounds is not None and (
       min(self.rounds, default=0) < 1 or sum(self.rounds) != self.completions
     ):
-      raise errors.InputError(
+      yield (
         f"rounds={self.rounds}: expected counts of 1 or more that sum up to"
         f" completions={self.completions}"
       )

@@ -28,21 +28,15 @@ from collections.abc import Generator, Sequence
 import dataclasses
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.labelling import prefix_rollouts
 from prm_jax.labelling.prefix_rollouts import Rollout
-from prm_jax.runtime import checks
 from prm_jax.runtime import verbs
 
 Steps = tuple[str, ...]
-
-
-def _constant(value: Any) -> Any:
-  """Returns a field for Python alone."""
-  return dataclasses.field(default=value, metadata=verbs.NO_OPTION)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,18 +73,18 @@ class Options(verbs.Value):
   root_rollouts: verbs.Count = 32
   searches: verbs.Count = 100
   max_rollouts: verbs.Count | None = None
-  alpha: float = _constant(0.5)
-  beta: float = _constant(0.9)
+  alpha: verbs.ShareAbove0 = dataclasses.field(
+    default=0.5, metadata=verbs.NO_OPTION
+  )
+  beta: verbs.ShareAbove0 = dataclasses.field(
+    default=0.9, metadata=verbs.NO_OPTION
+  )
   length: verbs.Count = dataclasses.field(default=500, metadata=verbs.NO_OPTION)
-  c_puct: float = _constant(0.125)
+  c_puct: verbs.NotNegative = dataclasses.field(
+    default=0.125, metadata=verbs.NO_OPTION
+  )
   segments: verbs.Natural = 0
   hard: bool = False
-
-  def __post_init__(self):
-    super().__post_init__()
-    at_most_1 = "above 0 and at most 1"
-    checks.check(self, ("alpha", "beta"), lambda x: 0 < x <= 1, at_most_1)
-    checks.check_natural(self, ("c_puct",))
 
 
 @dataclasses.dataclass(frozen=True)

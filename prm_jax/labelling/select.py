@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import logging
 
@@ -69,11 +69,11 @@ class Select(scores_lib.Source, verbs.Verb):
 
   compiles = True
 
-  def __post_init__(self):
-    super().__post_init__()
+  def _faults(self) -> Iterator[str]:
+    yield from super()._faults()
     given = [x for x in (self.budget, self.per_problem) if x is not None]
     if not given or min(given) < 1:
-      raise errors.InputError(
+      yield (
         "give `budget` (solutions in all), `per_problem` or both, 1 or more"
       )
 

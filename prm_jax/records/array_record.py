@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -120,38 +121,42 @@ class Stored(ReadByNumber[schema.Solution]):
     # Not above: few read such data, and its import takes 0.2 s.
     import tensorflow_datasets as tfds
 
-    try:
+    # TFDS has many errors for damaged data.
+    with self._named("can't be read as a dataset", Exception):
       return tfds.builder_from_directory(str(self.folder))
-    except Exception as e:  # TFDS has many errors for damaged data
+
+  @contextlib.contextmanager
+  def _named(self, what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Says of these errors which data set can't be read."""
+    try:
+      yield
+    except kinds as e:
       reason = " ".join(str(e).split())[:200]
       raise errors.InputError(
-        f"{self.folder}: can't be read as a dataset: {reason}; build it again"
+        f"{self.folder}: {what}: {reason}; build it again"
       ) from e
 
   @functools.cached_property
   def _split(self) -> str:
     splits = list(self._builder.info.splits)
     sizes = [x.num_examples for x in self._builder.info.splits.values()]
+    reason = ""
     if not splits or min(sizes) < 0:
-      raise errors.InputError(
-        f"{self.folder}: {INFO} has no splits, or one of a negative length;"
-        " build it again"
+      reason = (
+        f"{INFO} has no splits, or one of a negative length; build it again"
       )
-    if self.folder != self.path:
-      if self.path.name not in splits:
-        raise errors.InputError(
-          f"{self.folder}: no split {self.path.name!r}; it has"
-          f" {', '.join(splits)}"
-        )
-      return self.path.name
-    if len(splits) == 1:
-      return splits[0]
-    if "train" in splits:
-      return "train"
-    raise errors.InputError(
-      f"{self.folder}: which split? write {self.folder / splits[0]} for one of"
-      f" {', '.join(splits)}"
-    )
+    elif self.folder != self.path:
+      if self.path.name in splits:
+        return self.path.name
+      reason = f"no split {self.path.name!r}; it has {', '.join(splits)}"
+    elif len(splits) == 1 or "train" in splits:
+      return splits[0] if len(splits) == 1 else "train"
+    else:
+      reason = (
+        f"which split? write {self.folder / splits[0]} for one of"
+        f" {', '.join(splits)}"
+      )
+    raise errors.InputError(f"{self.folder}: {reason}")
 
   @functools.cached_property
   def _source(self):
@@ -174,15 +179,10 @@ class Stored(ReadByNumber[schema.Solution]):
     split = self._builder.info.splits[self._split]
     held = 0
     for path in split.filepaths:
-      try:
+      with self._named("damaged records", RuntimeError, ValueError, OSError):
         reader = array_record_module.ArrayRecordReader(str(path))
         held += reader.num_records()
         reader.close()
-      except (RuntimeError, ValueError, OSError) as e:
-        reason = " ".join(str(e).split())[:200]
-        raise errors.InputError(
-          f"{self.folder}: damaged records: {reason}; build it again"
-        ) from e
     if held != split.num_examples:
       raise errors.InputError(
         f"{self.folder / INFO}: says that split {self._split!r} has"
@@ -207,13 +207,9 @@ class Stored(ReadByNumber[schema.Solution]):
       InputError: A record can't be read or doesn't hold a solution.
     """
     source = self._source
-    try:
+    kinds = RuntimeError, ValueError, IndexError, OSError
+    with self._named("damaged records", *kinds):
       rows = source.__getitems__([int(i) for i in numbers])
-    except (RuntimeError, ValueError, IndexError, OSError) as e:
-      reason = " ".join(str(e).split())[:200]
-      raise errors.InputError(
-        f"{self.folder}: damaged records: {reason}; build it again"
-      ) from e
     return [
       solution_from_features(row, f"{self.path}: record {i}")
       for i, row in zip(numbers, rows, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 import logging
 import pathlib
@@ -43,20 +43,21 @@ class CorpusConfig:
   weights: tuple[float, ...] = ()
 
   def __post_init__(self):
+    errors.raise_first(self._faults(), "data.")
+
+  def _faults(self) -> Iterator[str]:
     if self.weights and len(self.weights) != len(self.train):
-      raise errors.InputError(
-        f"data.weights={self.weights}: {len(self.weights)} for"
+      yield (
+        f"weights={self.weights}: {len(self.weights)} for"
         f" {len(self.train)} sources in data.train; give one for each, or none"
       )
     if any(not 0 < w < float("inf") for w in self.weights):
-      raise errors.InputError(
-        f"data.weights={self.weights}: expected numbers greater than 0; take"
+      yield (
+        f"weights={self.weights}: expected numbers greater than 0; take"
         " out a source that isn't wanted"
       )
     if not 0 <= self.holdout < 1:
-      raise errors.InputError(
-        f"data.holdout={self.holdout}: expected a share in [0, 1)"
-      )
+      yield f"holdout={self.holdout}: expected a share in [0, 1)"
 
 
 @dataclasses.dataclass(frozen=True)

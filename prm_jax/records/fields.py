@@ -42,17 +42,17 @@ def field(
   form = " or ".join(kind.__name__ for kind in kinds)
   value = record.get(name)
   if value is None:
-    if default is ...:
-      state = "is null" if name in record else "is missing"
-      raise errors.InputError(f'{where}: field "{name}" {state}; give a {form}')
-    return default
-  if not isinstance(value, kinds) or (
-    isinstance(value, bool) and bool not in kinds
+    if default is not ...:
+      return default
+    state = "is null" if name in record else "is missing"
+    fault = f"{state}; give a {form}"
+  elif isinstance(value, kinds) and (
+    bool in kinds or not isinstance(value, bool)
   ):
-    raise errors.InputError(
-      f'{where}: field "{name}" must be {form}, found {type(value).__name__}'
-    )
-  return value
+    return value
+  else:
+    fault = f"must be {form}, found {type(value).__name__}"
+  raise errors.InputError(f'{where}: field "{name}" {fault}')
 
 
 def texts(record: Mapping[str, Any], where: str, name: str) -> tuple[str, ...]:
@@ -222,18 +222,18 @@ def check_reference(solution: schema.Solution, form: str) -> None:
 
 def check_whole_turns(solution: schema.Solution, form: str) -> None:
   """Refuses what isn't a conversation whose steps are whole turns."""
+  faults = []
   if solution.messages is None:
-    raise cannot_hold(
-      solution,
+    faults.append(
       f"no messages; {form} holds conversations, and plain steps go into"
-      " another form",
+      " another form"
     )
-  if solution.spans is not None:
-    raise cannot_hold(
-      solution,
+  elif solution.spans is not None:
+    faults.append(
       f"its turns are cut into steps, and {form} has a place for whole turns;"
-      " write jsonl",
+      " write jsonl"
     )
+  errors.raise_first(faults, f"solution {solution.id!r}: ")
   check_one_kind(solution, f"solution {solution.id!r}")
 
 

@@ -225,17 +225,19 @@ def _check_path_ratings(
   if "path_ratings" not in record:
     return
   ratings = fields.field(record, where, "path_ratings", list)
+  faults = _wrong_path_ratings(ratings, num_steps)
+  errors.raise_first(faults, f'{where}: "path_ratings"')
+
+
+def _wrong_path_ratings(ratings: list[Any], num_steps: int) -> Iterator[str]:
   for i, rating in enumerate(ratings):
     whole = rating is None or checks.is_a(rating, int)
     if not whole or rating not in (-1, 0, 1, None):
-      raise errors.InputError(
-        f'{where}: "path_ratings"[{i}] is {reprlib.repr(rating)}; expected -1,'
-        " 0, 1 or null"
-      )
+      yield f"[{i}] is {reprlib.repr(rating)}; expected -1, 0, 1 or null"
   if len(ratings) > num_steps:
-    raise errors.InputError(
-      f'{where}: "path_ratings" has {len(ratings)} entries for {num_steps}'
-      " steps; give one per step before the rated one"
+    yield (
+      f" has {len(ratings)} entries for {num_steps} steps; give one per step"
+      " before the rated one"
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+import contextlib
 import csv
 import importlib.util
 import io
@@ -92,10 +93,8 @@ def _first_line(path: files.PathLike) -> str:
 def _read_documents(path: files.PathLike) -> Iterator[Record]:
   """Yields the objects of a list, or objects in sequence, decoded one by one."""
   text = files.read_text(path).removeprefix("\ufeff")
-  try:
+  with _named(path):
     json_text.check_nesting(text)
-  except json_text.JSONTextError as e:
-    raise errors.InputError(f"{path}: {e}") from None
   start = _after_blanks(text, 0)
   is_list = text.startswith("[", start)
   if is_list:
@@ -176,14 +175,10 @@ def _read_cells(path: files.PathLike, delimiter: str) -> Iterator[Record]:
       where, line = f"{path}:{line}", reader.line_num + 1
       if not cells:
         continue  # a blank line
+      errors.raise_first(_wrong_cells(cells, names), f"{where}: ")
       if not names:
-        names = _columns(cells, where)
+        names = cells
         continue
-      if len(cells) != len(names):
-        raise errors.InputError(
-          f"{where}: {len(cells)} cells, and the header has {len(names)}; put"
-          " a text that holds the delimiter or a line break in double quotes"
-        )
       yield where, dict(zip(names, cells))
   except csv.Error as e:
     raise errors.InputError(
@@ -196,13 +191,16 @@ def _read_cells(path: files.PathLike, delimiter: str) -> Iterator[Record]:
     )
 
 
-def _columns(cells: Sequence[str], where: str) -> list[str]:
+def _wrong_cells(cells: Sequence[str], names: Sequence[str]) -> Iterator[str]:
+  """Yields what is wrong with a row, the header if there are no names yet."""
   twice = [name for name, n in Counter(cells).items() if n > 1]
-  if twice:
-    raise errors.InputError(
-      f"{where}: the header has the column {twice[0]!r} twice; rename one"
+  if twice and not names:
+    yield f"the header has the column {twice[0]!r} twice; rename one"
+  if names and len(cells) != len(names):
+    yield (
+      f"{len(cells)} cells, and the header has {len(names)}; put a text that"
+      " holds the delimiter or a line break in double quotes"
     )
-  return list(cells)
 
 
 # --- Tables -----------------------------------------------------------------
@@ -255,7 +253,9 @@ def _rows(
         b"{"
       ):
         number += 1
-        yield _row(line, f"{path}:{before + number}")
+        with _named(f"{path}:{before + number}"):
+          row = json_text.parse(line.decode())
+        yield row
       if line.endswith(b"]\n"):
         last = json.loads(line)
       elif (how := limited_process.how_ended(worker)) == "SIGXCPU":
@@ -266,19 +266,20 @@ def _rows(
         ]
       else:
         last = ["damaged", f"its reader ended ({how})"]
-  if last[0] == "row":
-    raise errors.InputError(f"{path}:{before + number + 1}: {last[1]}")
-  if last[0] == "file":
-    raise errors.InputError(f"{part}: {last[1]}")
-  if last[0] == "damaged":
-    raise errors.InputError(
-      f"{part}: damaged table after row {number}: {last[1]}; copy it again, or"
-      " write it without the column"
-    )
+  faults = dict(
+    row=f"{path}:{before + number + 1}: {last[1]}",
+    file=f"{part}: {last[1]}",
+    damaged=f"{part}: damaged table after row {number}: {last[1]}; copy it"
+    " again, or write it without the column",
+  )
+  if last[0] in faults:
+    raise errors.InputError(faults[last[0]])
 
 
-def _row(line: bytes, where: str) -> dict[str, Any]:
+@contextlib.contextmanager
+def _named(where: files.PathLike) -> Iterator[None]:
+  """Names the place of what isn't JSON that we read."""
   try:
-    return json_text.parse(line.decode())
+    yield
   except json_text.JSONTextError as e:
     raise errors.InputError(f"{where}: {e}") from None

@@ -54,23 +54,22 @@ class PackedDataset:
   weights: tuple[float, ...] = ()
 
   def __post_init__(self):
-    if not len(self.segments):
-      raise errors.InputError(
-        "no training data is left after encoding; check the counts above"
-      )
-    if self.weights:
-      self._check_weights()
+    errors.raise_first(self._faults())
 
-  def _check_weights(self) -> None:
+  def _faults(self) -> Iterator[str]:
+    if not len(self.segments):
+      yield "no training data is left after encoding; check the counts above"
+    if not self.weights:
+      return
     for k, (weight, stream) in enumerate(zip(self.weights, self._streams)):
       if not len(stream):
-        raise errors.InputError(
+        yield (
           f"data.weights[{k}]={weight}: nothing of that source is left after"
           " encoding; check the counts above, or take it out"
         )
     for k, (weight, share) in enumerate(zip(self.weights, self.shares)):
       if not share:
-        raise errors.InputError(
+        yield (
           f"data.weights[{k}]={weight}: not one of an epoch's"
           f" {self.rows_per_epoch} rows; raise it or take the source out"
         )

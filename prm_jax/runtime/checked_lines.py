@@ -152,10 +152,11 @@ def read_metrics(path: files.PathLike) -> Iterator[tuple[str, Record]]:
       kind, step = key
       what = f"{where}: the {kind} record of step {step}"
       fix = "take the line out"
-      if key in keys:
-        raise errors.InputError(f"{what} is there twice; {fix}")
-      if last is not None and step < last:
-        raise errors.InputError(f"{what} comes after one of step {last}; {fix}")
+      is_late = last is not None and step < last
+      if key in keys or is_late:
+        why = f"comes after one of step {last}"
+        why = "is there twice" if key in keys else why
+        raise errors.InputError(f"{what} {why}; {fix}")
       keys.add(key)
       last = step
     yield where, record

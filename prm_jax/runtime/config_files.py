@@ -11,7 +11,6 @@ import difflib
 import json
 import math
 import pathlib
-import re
 import sys
 import types
 import typing
@@ -22,6 +21,7 @@ import ml_collections
 from prm_jax import errors
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
+from prm_jax.runtime import renamed_fields
 from prm_jax.runtime import user_functions
 
 
@@ -84,7 +84,14 @@ def filled(
   path = pathlib.Path(path)
   if expected is not None:
     if {"program", "runs"} & set(config):
-      refuse_old_names(config, path, overrides)
+      everything = fields(config, groups=True).items()
+      given: list[tuple[str, str, Any]] = [
+        (f"{path}: {name}", name, value) for name, value in everything
+      ]
+      for override in overrides:
+        name, _, value = override.partition("=")
+        given.append((f"`config.{name}`", name, value))
+      renamed_fields.refuse(given)
     check(config, expected, path)
     complete(config, expected)
   named = config.get("program")
@@ -207,68 +214,6 @@ def form(
   )
 
 
-# Fields of before that are in the group `objective` now.
-_OF_OBJECTIVE = (
-  *("labels", "labels.neutral", "labels.after_first_error"),
-  *("labels.harden_above", "loss", "error_weight", "margin", "pairs"),
-  *("beta", "step_score", "outcome_target"),
-)
-# Fields and values that configs had once -> those that they have now.
-RENAMED = {name: f"objective.{name}" for name in _OF_OBJECTIVE} | {
-  "rows": "packing.batch_size",
-  "row_tokens": "packing.sequence_length",
-  "forest": "packing.share_prefixes",
-  "share_prompts": "packing.share_prefixes",
-  "start_from": "init_from",
-  "reading": "encoding",
-  "reading.place": "encoding.score_position",
-  "reading.max_tokens": "encoding.max_tokens",
-  "reading.too_long": "encoding.truncation",
-  "reading.dialect": "encoding.template",
-  "encoding.place": "encoding.score_position",
-  "encoding.too_long": "encoding.truncation",
-  "encoding.dialect": "encoding.template",
-  "fit.skip_spikes": "fit.skip_outliers",
-  "model.attention=forest": "model.attention=tree",
-  "credit.trace": "credit.gae_lambda",
-  "credit.returns=min_soft": "credit.returns=soft_min",
-  "credit.returns=min_strict": "credit.returns=min_to_go",
-  "credit.returns=min": "credit.returns=min_to_go",
-  "credit.baseline=keep": "credit.baseline=none",
-  "loss.kind=imitate": "loss.kind=rejection_sampling",
-  "loss.keep_above": "loss.return_threshold",
-  "loss.keep_each": "loss.max_per_problem",
-  "loss.normalise": "loss.loss_aggregation",
-  "loss.kl_in": "loss.kl_placement",
-  "problems.grader=dial": "problems.grader=arithmetic",
-}
-
-
-def refuse_old_names(
-  config: ml_collections.ConfigDict,
-  path: files.PathLike,
-  overrides: Sequence[str] = (),
-) -> None:
-  """Refuses fields and values of RENAMED, in a config or its overrides."""
-  named = [
-    (f"{path}: {name}", name, value)
-    for name, value in fields(config, groups=True).items()
-  ]
-  for override in overrides:
-    name, _, value = override.partition("=")
-    named.append((f"`config.{name}`", name, value))
-  for where, name, value in named:
-    run = re.match(r"runs\.\w+\.|verifier\.", name)  # one of several
-    prefix = run[0] if run else ""
-    for old in (name[len(prefix) :], f"{name[len(prefix) :]}={value}"):
-      # A group of reinforcement learning has the name of an older field.
-      if old == "loss" and not isinstance(value, str):
-        continue
-      if old in RENAMED:
-        new = prefix + RENAMED[old]
-        raise errors.InputError(f"{where}: {old} is {new} now; write {new}")
-
-
 def check(
   config: ml_collections.ConfigDict,
   expected: FormOf,
@@ -276,29 +221,32 @@ def check(
   prefix: str = "",
 ) -> None:
   """Refuses unknown fields, missing ones and values of a wrong type."""
+  errors.raise_first(_faults(config, expected, prefix), f"{path}: ")
+
+
+def _faults(
+  config: ml_collections.ConfigDict, expected: FormOf, prefix: str
+) -> Iterator[str]:
+  """Yields fields that are unknown, missing or of a wrong type."""
   if callable(expected):
     expected = expected(config)
   for name, value in config.items():
     if name not in expected.fields:
       near = difflib.get_close_matches(name, expected.fields, n=1, cutoff=0.5)
       hint = f"; did you mean {prefix}{near[0]}?" if near else "; remove it"
-      raise errors.InputError(f"{path}: no such field: {prefix}{name}{hint}")
+      yield f"no such field: {prefix}{name}{hint}"
     group = expected.fields[name]
     if group is None:
       kind = expected.types.get(name)
       if not checks.is_a(value, kind):
         text = " ".join(repr(value).split())
-        raise errors.InputError(
-          f"{path}: {prefix}{name} must be {checks.type_name(kind)}, found {text}"
-        )
-      continue
-    if not isinstance(value, ml_collections.ConfigDict):
-      raise errors.InputError(
-        f"{path}: {prefix}{name} must be a dict of fields, found {value!r}"
-      )
-    check(value, group, path, f"{prefix}{name}.")
+        yield f"{prefix}{name} must be {checks.type_name(kind)}, found {text}"
+    elif isinstance(value, ml_collections.ConfigDict):
+      yield from _faults(value, group, f"{prefix}{name}.")
+    else:
+      yield f"{prefix}{name} must be a dict of fields, found {value!r}"
   for name in sorted(expected.required - set(config)):
-    raise errors.InputError(f"{path}: missing field {prefix}{name}; add it")
+    yield f"missing field {prefix}{name}; add it"
 
 
 def complete(config: ml_collections.ConfigDict, expected: FormOf) -> None:

@@ -88,19 +88,10 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
   Raises:
     InputError: the environment lacks variables, or no process answers.
   """
-  given = [name for name in _EXPLICIT if environment.get(name)]
-  if given and len(given) < len(_EXPLICIT):
-    missing = ", ".join(sorted({*_EXPLICIT} - {*given}))
-    raise errors.InputError(
-      f"{', '.join(given)}: set {missing}, too, or none of them"
-    )
-  if given:
+  seconds = environment.get(HEARTBEAT) or "100"
+  errors.raise_first(_wrong_settings(environment, seconds))
+  if any(map(environment.get, _EXPLICIT)):
     address, number, own = (environment[name] for name in _EXPLICIT)
-    if not (number.isdecimal() and own.isdecimal() and int(own) < int(number)):
-      raise errors.InputError(
-        f"JAX_NUM_PROCESSES={number}, JAX_PROCESS_ID={own}: expected a number"
-        " of processes, and one of 0, 1, ... below it"
-      )
     options: dict[str, Any] = dict(
       coordinator_address=address,
       num_processes=int(number),
@@ -110,11 +101,6 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     options = {}
   else:
     return
-  seconds = environment.get(HEARTBEAT) or "100"
-  if not (seconds.isdecimal() and int(seconds)):
-    raise errors.InputError(
-      f"{HEARTBEAT}={seconds}: expected a whole number of seconds, 1 or more"
-    )
   options["heartbeat_timeout_seconds"] = int(seconds)
   if options.get("process_id") == 0:
     _check_port(options["coordinator_address"])
@@ -129,6 +115,26 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
   if not is_first():
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     logging.getLogger("prm_jax.runtime.progress").setLevel(logging.WARNING)
+
+
+def _wrong_settings(
+  environment: Mapping[str, str], seconds: str
+) -> Iterator[str]:
+  """Yields what is wrong with the variables of a run of several processes."""
+  given = [name for name in _EXPLICIT if environment.get(name)]
+  if given and len(given) < len(_EXPLICIT):
+    missing = ", ".join(sorted({*_EXPLICIT} - {*given}))
+    yield f"{', '.join(given)}: set {missing}, too, or none of them"
+  if given:
+    _, number, own = (environment[name] for name in _EXPLICIT)
+    if not (number.isdecimal() and own.isdecimal() and int(own) < int(number)):
+      yield (
+        f"JAX_NUM_PROCESSES={number}, JAX_PROCESS_ID={own}: expected a number"
+        " of processes, and one of 0, 1, ... below it"
+      )
+  is_run = given or _finds_out(environment)
+  if is_run and not (seconds.isdecimal() and int(seconds)):
+    yield f"{HEARTBEAT}={seconds}: expected a whole number of seconds, 1 or more"
 
 
 def _check_port(address: str) -> None:

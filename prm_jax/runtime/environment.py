@@ -194,30 +194,24 @@ def check_workdir(
   path = workdir / "config.json"
   # Many programs keep a config.json: ours has a program (train) or runs (demo).
   marks = [name for name in ("program", "runs") if name in config]
+  is_new, fault = not path.exists(), ""
   if not marks:
-    raise errors.InputError(
-      f"{workdir}: the config of its run has no `program`; give one, such as"
-      " program='prm'"
-    )
-  if path.exists():
+    fault = "the config of its run has no `program`; give one, such as"
+    fault += " program='prm'"
+  elif not is_new:
     saved = _saved_config(path, marks)
-    if fresh:
-      return
     free = {*may_change, *(name for name in may_set if not saved.get(name))}
     different = sorted(files.differences(saved, config) - free)
-    if different:
-      raise errors.InputError(
-        f"{workdir}: holds a run with other values of {', '.join(different)};"
-        " give another `workdir`, or `fresh=True` to replace it"
-      )
-    return
-  if workdir.exists() and not workdir.is_dir():
-    raise errors.InputError(f"{workdir}: is a file; give a folder")
-  if workdir.is_dir() and any(workdir.iterdir()):
-    raise errors.InputError(
-      f"{workdir}: isn't empty and holds no run of ours; give another `workdir`"
-    )
-  if not fresh:
+    if different and not fresh:
+      fault = f"holds a run with other values of {', '.join(different)}; give"
+      fault += " another `workdir`, or `fresh=True` to replace it"
+  elif workdir.exists() and not workdir.is_dir():
+    fault = "is a file; give a folder"
+  elif workdir.is_dir() and any(workdir.iterdir()):
+    fault = "isn't empty and holds no run of ours; give another `workdir`"
+  if fault:
+    raise errors.InputError(f"{workdir}: {fault}")
+  if is_new and not fresh:
     files.write_json(path, config)
 
 
@@ -244,14 +238,11 @@ def _saved_config(
   """Returns a saved config; refuses one that has none of the marks of ours."""
   try:
     saved = json_text.parse(files.read_text(path, limits.JSON_BYTES))
+    if isinstance(saved, dict) and any(name in saved for name in marks):
+      return saved
+    fault = f": isn't the config of such a run (it has no {marks[0]!r}); give"
+    fault += " another `workdir`"
   except json_text.JSONTextError as e:
-    raise errors.InputError(
-      f"{path}:{e.line}: damaged: {e.reason}; give another `workdir`, or take"
-      " the folder away"
-    ) from None
-  if not isinstance(saved, dict) or not any(name in saved for name in marks):
-    raise errors.InputError(
-      f"{path}: isn't the config of such a run (it has no {marks[0]!r}); give"
-      " another `workdir`"
-    )
-  return saved
+    fault = f":{e.line}: damaged: {e.reason}; give another `workdir`, or take"
+    fault += " the folder away"
+  raise errors.InputError(f"{path}{fault}")

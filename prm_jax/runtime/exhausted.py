@@ -80,12 +80,12 @@ def refusal(error: BaseException) -> errors.InputError | None:
       f"{where}the disk is full; make room, and give the same command again"
     )
   if number in OPEN_FILES:
-    return errors.InputError(f"{where}{FILES}")
-  if is_exhausted(error):
+    text = f"{where}{FILES}"
+  elif is_exhausted(error):
     message = " ".join(str(error).split())[:160]
-    return errors.InputError(
-      f"not enough memory{': ' * bool(message)}{message}; {_MEMORY}"
-    )
-  if where and number is not None:
-    return errors.InputError(f"{where}{reason(number)}; give another path")
-  return None
+    text = f"not enough memory{': ' * bool(message)}{message}; {_MEMORY}"
+  elif where and number is not None:
+    text = f"{where}{reason(number)}; give another path"
+  else:
+    return None
+  return errors.InputError(text)

@@ -60,16 +60,27 @@ def read_text(path: PathLike, most: int = limits.FILE_BYTES) -> str:
     InputError: It can't be read; a byte that isn't UTF-8 is named by its line.
   """
   content = inputs.read_bytes(path, most)
+  text = _decoded(content, path, 1)
+  return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _decoded(content: bytes, path: PathLike, first_line: int) -> str:
+  """Returns the text of some lines of a file.
+
+  Args:
+    content: The lines.
+    path: The file.
+    first_line: The number of the first of them.
+  """
   try:
-    text = content.decode()
+    return content.decode()
   except UnicodeDecodeError as e:
-    line = content.count(b"\n", 0, e.start) + 1
+    line = first_line + content.count(b"\n", 0, e.start)
     begin = content.rfind(b"\n", 0, e.start) + 1
     column = len(content[begin : e.start].decode()) + 1
     raise errors.InputError(
       f"{path}:{line}: not UTF-8 at column {column}; convert the file to UTF-8"
     ) from None
-  return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_json(path: PathLike) -> dict[str, Any]:
@@ -82,13 +93,7 @@ def read_records(path: PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
   """Yields ("FILE:LINE", record) for each line that isn't blank."""
   for number, line in inputs.read_lines(path):
     where = f"{path}:{number}"
-    try:
-      text = line.decode()
-    except UnicodeDecodeError as e:
-      column = len(line[: e.start].decode()) + 1
-      raise errors.InputError(
-        f"{where}: not UTF-8 at column {column}; convert the file to UTF-8"
-      ) from None
+    text = _decoded(line, path, number)
     if text := text.rstrip().removeprefix("\ufeff"):
       yield where, _object(text, where, _ONE_EACH)
 
@@ -113,14 +118,13 @@ def _object(
   try:
     # Some editors put a byte order mark at the start of a file.
     record = json_text.parse(text.removeprefix("\ufeff"))
+    if isinstance(record, dict):
+      return record
+    reason = f"expected a JSON object, found {type(record).__name__}"
   except json_text.JSONTextError as e:
     where = f"{where}:{e.line}" if numbered else where
-    raise errors.InputError(f"{where}: {e.reason}; {e.fix or fix}") from None
-  if not isinstance(record, dict):
-    raise errors.InputError(
-      f"{where}: expected a JSON object, found {type(record).__name__}"
-    )
-  return record
+    reason = f"{e.reason}; {e.fix or fix}"
+  raise errors.InputError(f"{where}: {reason}")
 
 
 def digest_of(path: PathLike) -> str:
@@ -246,18 +250,20 @@ def dump_json(value: Any, where: str, indent: int | None = None) -> str:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     text.encode()
     json_text.check_nesting(text)
-  except UnicodeEncodeError:
-    reason = "; ".join(json_text.LONE_SURROGATE)
-    raise errors.InputError(f"{where}: {reason}") from None
-  except json_text.JSONTextError as e:
-    raise errors.InputError(f"{where}: {e}") from None
-  except RecursionError:
-    raise errors.InputError(f"{where}: nested too deeply; flatten it") from None
-  except ValueError as e:
-    raise errors.InputError(
-      f"{where}: can't be written as JSON: {e}; write null instead"
-    ) from None
+  except (RecursionError, ValueError) as e:
+    raise errors.InputError(f"{where}: {_no_json(e)}") from None
   return text + "\n"
+
+
+def _no_json(error: Exception) -> str:
+  """Returns why a value isn't JSON, and what to do."""
+  if isinstance(error, UnicodeEncodeError):
+    return "; ".join(json_text.LONE_SURROGATE)
+  if isinstance(error, RecursionError):
+    return "nested too deeply; flatten it"
+  if isinstance(error, json_text.JSONTextError):
+    return str(error)
+  return f"can't be written as JSON: {error}; write null instead"
 
 
 def write_records(path: PathLike, records: Iterable[Mapping[str, Any]]) -> int:

@@ -46,17 +46,17 @@ def check_regular(path: PathLike) -> None:
 
 
 def _check_mode(path: PathLike, mode: int) -> None:
+  reason = "not a regular file but a device or a socket; give a file"
+  if stat.S_ISREG(mode):
+    return
   if stat.S_ISDIR(mode):
-    raise errors.InputError(f"{path}: can't be read: Is a directory")
+    reason = "can't be read: Is a directory"
   if stat.S_ISFIFO(mode):
-    raise errors.InputError(
-      f"{path}: a pipe, not a regular file; write its content to a file first, or"
-      " give - for the standard input where a command takes it"
+    reason = (
+      "a pipe, not a regular file; write its content to a file first, or give -"
+      " for the standard input where a command takes it"
     )
-  if not stat.S_ISREG(mode):
-    raise errors.InputError(
-      f"{path}: not a regular file but a device or a socket; give a file"
-    )
+  raise errors.InputError(f"{path}: {reason}")
 
 
 @contextlib.contextmanager
@@ -72,13 +72,13 @@ def opened(path: PathLike) -> Iterator[IO[bytes]]:
     with open(_descriptor(path), "rb") as f:
       packed = str(path).endswith(".gz")
       yield cast(IO[bytes], gzip.GzipFile(fileobj=f)) if packed else f
-  except FileNotFoundError:
-    raise errors.InputError(f"{path}: no such file; check the path") from None
   except gzip.BadGzipFile:
     raise
   except OSError as e:
-    reason = exhausted.reason_of(e)
-    raise errors.InputError(f"{path}: can't be read: {reason}") from None
+    reason = f"can't be read: {exhausted.reason_of(e)}"
+    if isinstance(e, FileNotFoundError):
+      reason = "no such file; check the path"
+    raise errors.InputError(f"{path}: {reason}") from None
 
 
 def _on_disk(path: PathLike) -> PathLike:

@@ -54,38 +54,31 @@ def check(
     if path is None or not _is_here(path):
       continue
     _check_writable(path, is_folder=are_folders)
-    _check_apart(path, name, read)
-    if are_folders:
+    faults = [*_nearness(path, read)]
+    if are_folders and not faults:
       _check_outside(path, name, read.values())
     for key in _keys(path):
       other = written.setdefault(key, name)
       if other != name:
-        raise errors.InputError(
-          f"{path}: is written as `{other}` already; give another `{name}`"
-        )
+        faults.append(f"is written as `{other}` already")
+    for fault in faults:
+      raise errors.InputError(f"{path}: {fault}; give another `{name}`")
 
 
-def _check_apart(
-  path: files.PathLike, name: str, read: Mapping[Key, files.PathLike]
-) -> None:
-  """Refuses an output that is or lies in one of those read, or in a model."""
+def _nearness(
+  path: files.PathLike, read: Mapping[Key, files.PathLike]
+) -> Iterator[str]:
+  """Yields whether an output is or lies in one of those read, or in a model."""
   real = pathlib.Path(os.path.realpath(path))
   for place in (real, *real.parents):
     given = next((read[key] for key in _keys(place) if key in read), None)
     if given is not None and place == real:
       known_as = "" if str(given) == str(path) else f", as {given}"
-      raise errors.InputError(
-        f"{path}: is read by this command{known_as}; give another `{name}`"
-      )
+      yield f"is read by this command{known_as}"
     if given is not None:
-      raise errors.InputError(
-        f"{path}: lies in {given}, which this command reads; give another"
-        f" `{name}`"
-      )
+      yield f"lies in {given}, which this command reads"
     if place != real and _is_checkpoint(place):
-      raise errors.InputError(
-        f"{path}: lies in {place}, a checkpoint folder; give another `{name}`"
-      )
+      yield f"lies in {place}, a checkpoint folder"
 
 
 def _check_outside(

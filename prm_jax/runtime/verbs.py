@@ -77,16 +77,29 @@ def natural(text: str, *, most: int = checks.MAX_COUNT) -> int:
   return value
 
 
-def at_least_one(value: float) -> None:
-  """Refuses what is no number of things that there are."""
-  if value < 1:
-    raise ValueError("expected 1 or more")
+@dataclasses.dataclass(frozen=True)
+class Range:
+  """The values that a number may have.
+
+  Args:
+    holds: Whether it may have a value; false for NaN, too.
+    words: The values, in words.
+  """
+
+  holds: Callable[[float], bool]
+  words: str
+
+  def __call__(self, value: float) -> None:
+    """Refuses another value.
+
+    Raises:
+      ValueError: It is another one.
+    """
+    if not self.holds(value):
+      raise ValueError(f"expected {self.words}")
 
 
-def a_share(value: float) -> None:
-  """Refuses what is no share of a whole."""
-  if not 0 <= value <= 1:
-    raise ValueError("expected a share in [0, 1]")
+AT_LEAST_ONE = Range(lambda x: x >= 1, "1 or more")
 
 
 def seed(text: str) -> int:
@@ -168,11 +181,23 @@ def writable(text: str) -> pathlib.Path:
 
 
 Natural = Annotated[int, natural]
-Count = Annotated[int, whole, at_least_one]
+Count = Annotated[int, whole, AT_LEAST_ONE]
 Seed = Annotated[int, seed]
 Step = Annotated[int | Literal["best"] | None, step]
 Positive = Annotated[float, positive]
-Share = Annotated[float, number, a_share]
+NotNegative = Annotated[float, number, Range(lambda x: x >= 0, "0 or more")]
+Share = Annotated[
+  float, number, Range(lambda x: 0 <= x <= 1, "a share in [0, 1]")
+]
+ShareBelow1 = Annotated[
+  float, number, Range(lambda x: 0 <= x < 1, "at least 0 and less than 1")
+]
+ShareAbove0 = Annotated[
+  float, number, Range(lambda x: 0 < x <= 1, "above 0 and at most 1")
+]
+ShareInside = Annotated[
+  float, number, Range(lambda x: 0 < x < 1, "above 0 and less than 1")
+]
 # What a text names, as it is; a file or folder of this machine; one that is
 # written; the folder of a run, which may be in a bucket; what is read, with `-`
 # for the standard input; and what is written, with `-` for the standard output.
@@ -212,6 +237,11 @@ class Value:
       made = field.checked(value)
       if made is not value:
         object.__setattr__(self, field.name, made)
+    errors.raise_first(self._faults())
+
+  def _faults(self) -> Iterator[str]:
+    """Yields what is wrong with the fields together."""
+    yield from ()
 
 
 class Verb(Value):
@@ -390,27 +420,28 @@ class Field:
         f" {', '.join(self.choices)}"
       )
     if self.parse is not None and isinstance(value, self._written):
-      try:
-        parsed = self.parse(str(value))
-        if self.check is not None:
-          self.check(parsed)
-        return parsed
-      except ValueError as e:
-        raise errors.InputError(f"`{self.name}={value}`: {e}") from None
+      return self._parsed(value)
     is_inner = self.inner is None or isinstance(value, self.inner)
     if not is_inner or not checks.is_a(value, self.hint):
       raise self._other_than(checks.type_name(self.hint), value)
     return value
+
+  def _parsed(self, value: Any) -> Any:
+    assert self.parse is not None
+    try:
+      parsed = self.parse(str(value))
+      if self.check is not None:
+        self.check(parsed)
+      return parsed
+    except ValueError as e:
+      raise errors.InputError(f"`{self.name}={value}`: {e}") from None
 
   def _checked_element(self, value: Any) -> Any:
     kind = self.element
     if self.parse is not None:  # the element's
       kind = typing.get_args(kind)[0]
       if isinstance(value, str | os.PathLike):
-        try:
-          return self.parse(str(value))
-        except ValueError as e:
-          raise errors.InputError(f"`{self.name}={value}`: {e}") from None
+        return self._parsed(value)
     if not checks.is_a(value, kind):
       raise self._other_than(f"{checks.type_name(kind)} each", value)
     return value

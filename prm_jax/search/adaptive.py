@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import math
@@ -86,7 +86,7 @@ def fit(
     The calibration; its slope isn't negative.
 
   Raises:
-    InputError: There are fewer than 2 problems, or the quantile is out of range.
+    InputError: There are fewer than 2 problems.
   """
   import numpy as np
 
@@ -94,10 +94,6 @@ def fit(
     raise errors.InputError(
       f"{len(pilots)} problems with pilots and {len(success)} shares of right"
       " samples; give 2 or more of each"
-    )
-  if not 0 < quantile < 1:
-    raise errors.InputError(
-      f"`quantile={quantile}`: give one above 0 and less than 1"
     )
   x = np.asarray([_feature(row) for row in pilots])
   y = np.asarray(success, np.float64)
@@ -181,19 +177,14 @@ class AdaptiveBestOfN(Rule):
 
   pilot: verbs.Count = 4
   most: verbs.Count = 64
-  confidence: float = 0.99
+  confidence: verbs.ShareInside = 0.99
   calibration: Calibration | files.PathLike = dataclasses.field(
     default=Calibration(), metadata=dict(is_required=True)
   )
 
-  def __post_init__(self):
-    super().__post_init__()
-    inside = "above 0 and less than 1"
-    checks.check(self, ("confidence",), lambda x: 0 < x < 1, inside)
+  def _faults(self) -> Iterator[str]:
     if self.pilot > self.most:
-      raise errors.InputError(
-        f"`pilot={self.pilot}`: more than `most={self.most}`; give fewer"
-      )
+      yield f"`pilot={self.pilot}`: more than `most={self.most}`; give fewer"
 
   @functools.cached_property
   def fitted(self) -> Calibration:

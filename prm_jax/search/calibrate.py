@@ -48,7 +48,7 @@ class Calibrate(verbs.Verb):
   """
 
   pilot: int = 4
-  quantile: float = 0.1
+  quantile: verbs.ShareInside = 0.1
 
   def __call__(
     self, samples: Sequence[schema.Solution]

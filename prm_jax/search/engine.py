@@ -14,7 +14,7 @@ never depend on an earlier search.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 
 from prm_jax import errors
@@ -59,7 +59,7 @@ def search(
     InputError: Two problems have one id, a problem has steps, a score is NaN,
       the rule names a policy that isn't there, or a policy gives no counts.
   """
-  _check_problems(problems)
+  errors.raise_first(_unfit(problems))
   return extend(
     [tree_lib.begin(problem, seed) for problem in problems],
     rule,
@@ -117,17 +117,17 @@ def extend(
     rounds += 1
 
 
-def _check_problems(problems: Sequence[schema.Solution]) -> None:
-  """Refuses problems that can't be searched in one call."""
+def _unfit(problems: Sequence[schema.Solution]) -> Iterator[str]:
+  """Yields problems that can't be searched in one call."""
   seen = set()
   for problem in problems:
     if problem.id in seen:
-      raise errors.InputError(
+      yield (
         f"problem {problem.id!r}: the id comes twice; it seeds what is drawn, so"
         " give each problem its own"
       )
     if problem.steps:
-      raise errors.InputError(
+      yield (
         f"problem {problem.id!r}: has {len(problem.steps)} steps; a search"
         " begins at a problem without steps"
       )

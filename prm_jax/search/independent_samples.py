@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from prm_jax import errors
 from prm_jax import schema
@@ -29,24 +28,8 @@ def independent(
   values: list[list[float]] = []
   right: list[list[bool]] = []
   for s in results:
-    if "tree" not in s.extra:
-      raise errors.InputError(
-        f"problem {s.id!r} has no tree; give what a best-of-n search returned"
-      )
-    nodes, rounds = s.extra["tree"]["nodes"], s.extra["tree"]["rounds"]
-    # The first round draws, the second has the candidates.
-    if len(rounds) != 2 or any(node["parent"] for node in nodes):
-      raise errors.InputError(
-        f"problem {s.id!r} was searched step by step, or its samples were"
-        " chosen by their scores; give what `prm-jax search best_of_n` wrote"
-      )
-    candidates = s.extra["candidates"]
-    outcomes: Sequence[Any] = [c["outcome"] for c in candidates]
-    if None in outcomes or not outcomes:
-      raise errors.InputError(
-        f"problem {s.id!r} has samples of unknown outcome; give problems with"
-        " answers"
-      )
+    errors.raise_first(_faults(s), f"problem {s.id!r} ")
+    nodes, candidates = s.extra["tree"]["nodes"], s.extra["candidates"]
     values.append(
       [
         -1.0
@@ -55,5 +38,21 @@ def independent(
         for c in candidates
       ]
     )
-    right.append([outcome is True for outcome in outcomes])
+    right.append([c["outcome"] is True for c in candidates])
   return values, right
+
+
+def _faults(result: schema.Solution) -> Iterator[str]:
+  """Yields why a result isn't of samples with outcomes."""
+  if "tree" not in result.extra:
+    yield "has no tree; give what a best-of-n search returned"
+  nodes, rounds = (result.extra["tree"][x] for x in ("nodes", "rounds"))
+  # The first round draws, the second has the candidates.
+  if len(rounds) != 2 or any(node["parent"] for node in nodes):
+    yield (
+      "was searched step by step, or its samples were chosen by their scores;"
+      " give what `prm-jax search best_of_n` wrote"
+    )
+  outcomes = [c["outcome"] for c in result.extra["candidates"]]
+  if None in outcomes or not outcomes:
+    yield "has samples of unknown outcome; give problems with answers"

@@ -12,7 +12,6 @@ import dataclasses
 import math
 from typing import Literal
 
-from prm_jax.runtime import checks
 from prm_jax.runtime import verbs
 from prm_jax.search.rules import ids
 from prm_jax.search.rules import Rule
@@ -53,12 +52,8 @@ class MCTS(Rule):
 
   simulations: verbs.Count = 4
   expand: verbs.Count = 4
-  exploration: float = 1.25
+  exploration: verbs.NotNegative = 1.25
   prior: Literal["policy", "uniform"] = "policy"
-
-  def __post_init__(self):
-    super().__post_init__()
-    checks.check(self, ("exploration",), lambda x: x >= 0, "0 or more")
 
   def next(self, tree: Tree) -> Round:
     """Returns what to continue; see Rule.next."""

@@ -8,11 +8,10 @@ scores, as in the authors' code; at temperature 1 these are the odds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 from typing import Literal
 
-from prm_jax import errors
 from prm_jax.runtime import verbs
 from prm_jax.search.rules import ids
 from prm_jax.search.rules import Rule
@@ -61,10 +60,9 @@ class ParticleFilter(Rule):
   resampling: Literal["multinomial", "systematic"] = "multinomial"
   iterations: verbs.Count = 1
 
-  def __post_init__(self):
-    super().__post_init__()
+  def _faults(self) -> Iterator[str]:
     if self.iterations > 1 and self.num < 2:
-      raise errors.InputError(
+      yield (
         f"`num={self.num}` with `iterations={self.iterations}`: the reference"
         " takes one place; give 2 or more"
       )

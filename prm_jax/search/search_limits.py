@@ -8,7 +8,7 @@ from typing import Annotated
 from prm_jax.runtime import verbs
 
 # A number of them, such as 2e12.
-FLOPs = Annotated[float, verbs.number, verbs.at_least_one]
+FLOPs = Annotated[float, verbs.number, verbs.AT_LEAST_ONE]
 
 
 @dataclasses.dataclass(frozen=True)

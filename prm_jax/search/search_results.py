@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import dataclasses
 
 from prm_jax import errors
@@ -80,9 +80,8 @@ def read(path: files.PathLike) -> list[schema.Solution]:
   seen: dict[str, str] = {}
   read_so_far = []
   for where, record in record_files.read_records(path):
-    for name in _FIELDS:
-      if name not in record:
-        raise _refused(where, f'it has no "{name}"')
+    lacking = (x for x in _FIELDS if x not in record)
+    _refuse_any((f'it has no "{x}"' for x in lacking), where)
     solution = jsonl.solution_from_record(record, where)
     fields.unique_id(seen, solution.id, where)
     from_solution(solution, where)
@@ -108,46 +107,52 @@ def from_solution(solution: schema.Solution, where: str) -> Result:
     InputError: It isn't the result of a search.
   """
   extra = solution.extra
-  for name, kind in _FIELDS.items():
-    if not isinstance(extra.get(name), kind):
-      raise _refused(where, f'it has no "{name}"')
-  if extra["select"] not in answers_lib.SELECTIONS:
-    raise _refused(where, f'"select" is {extra["select"]!r}')
+  _refuse_any(_wrong_fields(extra), where)
   tree = records.tree_from_record(extra["tree"], where)
-  _check_tree(tree, where)
-  answers = {
-    how: _answer(extra["answers"].get(how), tree, f'{where}: "answers.{how}"')
-    for how in answers_lib.SELECTIONS
-  }
+  _refuse_any(_wrong_tree(tree), where)
+  answers = {}
+  for how in answers_lib.SELECTIONS:
+    told = extra["answers"].get(how)
+    _refuse_any(_wrong_answer(told, tree), f'{where}: "answers.{how}"')
+    answers[how] = Answer(told["answer"], told["node"], told["outcome"])
   models, flops = extra["bill"].get("models"), extra["bill"].get("flops")
   dtypes = extra["bill"].get("compute_dtype", {})
-  if (
-    not _is_bill(models)
-    or not checks.is_a(flops, float | None)
-    or not isinstance(dtypes, Mapping)
-    or not all(checks.is_a(x, str | None) for x in dtypes.values())
-  ):
-    raise _refused(where, '"bill" isn\'t one')
-  if not all(_is_candidate(x, tree) for x in extra["candidates"]):
-    raise _refused(where, '"candidates" has one that isn\'t one')
   chosen = answers[extra["select"]].node
   steps = () if chosen is None else tree.nodes[chosen].solution.steps
-  if steps != solution.steps:
-    raise _refused(where, '"steps" aren\'t those of the chosen node')
+  right = {
+    '"bill" isn\'t one': _is_bill(models)
+    and checks.is_a(flops, float | None)
+    and isinstance(dtypes, Mapping)
+    and all(checks.is_a(x, str | None) for x in dtypes.values()),
+    '"candidates" has one that isn\'t one': all(
+      _is_candidate(x, tree) for x in extra["candidates"]
+    ),
+    '"steps" aren\'t those of the chosen node': steps == solution.steps,
+  }
+  _refuse_any((why for why, fits in right.items() if not fits), where)
   return Result(solution, tree, answers, models, flops, dtypes, chosen)
 
 
-def _refused(where: str, why: str) -> errors.InputError:
-  return errors.InputError(
-    f"{where}: isn't the result of a search: {why}; give a file that `prm-jax"
-    " search` wrote"
-  )
+def _refuse_any(faults: Iterator[str], where: str) -> None:
+  for why in faults:
+    raise errors.InputError(
+      f"{where}: isn't the result of a search: {why}; give a file that `prm-jax"
+      " search` wrote"
+    )
 
 
-def _check_tree(tree: tree_lib.Tree, where: str) -> None:
-  """Refuses a tree with values that tree_from_record doesn't look at."""
+def _wrong_fields(extra: Mapping[str, object]) -> Iterator[str]:
+  for name, kind in _FIELDS.items():
+    if not isinstance(extra.get(name), kind):
+      yield f'it has no "{name}"'
+  if extra["select"] not in answers_lib.SELECTIONS:
+    yield f'"select" is {extra["select"]!r}'
+
+
+def _wrong_tree(tree: tree_lib.Tree) -> Iterator[str]:
+  """Yields values of a tree that tree_from_record doesn't look at."""
   if not isinstance(tree.stopped, str) or not _is_spent(tree.unused):
-    raise _refused(where, '"stopped" or "unused" of its tree isn\'t one')
+    yield '"stopped" or "unused" of its tree isn\'t one'
   for node in tree.nodes[1:]:
     shares = (node.score, *node.step_scores)
     right = dict(
@@ -162,7 +167,7 @@ def _check_tree(tree: tree_lib.Tree, where: str) -> None:
     )
     for name, fits in right.items():
       if not fits:
-        raise _refused(where, f'"{name}" of node {node.id} isn\'t one')
+        yield f'"{name}" of node {node.id} isn\'t one'
 
 
 def _is_spent(bill: bill_lib.Bill) -> bool:
@@ -182,18 +187,16 @@ def _is_bill(models: object) -> bool:
   )
 
 
-def _answer(record: object, tree: tree_lib.Tree, where: str) -> Answer:
-  if isinstance(record, Mapping):
-    text, node = record.get("answer"), record.get("node")
-    outcome = record.get("outcome")
-    if (
-      checks.is_a(text, str | None)
-      and checks.is_a(node, int | None)
-      and (node is None or 0 < node < len(tree.nodes))
-      and checks.is_a(outcome, bool | None)
-    ):
-      return Answer(text, node, outcome)
-  raise _refused(where, "expected an answer, its node and its outcome")
+def _wrong_answer(record: object, tree: tree_lib.Tree) -> Iterator[str]:
+  if not (
+    isinstance(record, Mapping)
+    and {"answer", "node", "outcome"} <= record.keys()
+    and checks.is_a(record["answer"], str | None)
+    and checks.is_a(record["node"], int | None)
+    and (record["node"] is None or 0 < record["node"] < len(tree.nodes))
+    and checks.is_a(record["outcome"], bool | None)
+  ):
+    yield "expected an answer, its node and its outcome"
 
 
 def _is_candidate(record: object, tree: tree_lib.Tree) -> bool:

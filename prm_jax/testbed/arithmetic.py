@@ -11,7 +11,7 @@ chance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 import functools
 import hashlib
@@ -74,18 +74,19 @@ class Task:
   def __post_init__(self):
     slips = ("slip_times_hard", "slip_times_easy", "slip_shift")
     checks.check_shares(self, ("times_share", *slips, "confusion"), "task.")
+    errors.raise_first(self._faults(), "task: ")
+
+  def _faults(self) -> Iterator[str]:
     if not 0 <= self.min_turns <= self.max_turns:
-      raise errors.InputError(
-        f"task: turns from {self.min_turns} to {self.max_turns}; expected"
+      yield (
+        f"turns from {self.min_turns} to {self.max_turns}; expected"
         " 0 <= min_turns <= max_turns"
       )
     digits = set(range(10))
     if not (
       self.times and self.shifts and digits >= {*self.times, *self.shifts}
     ):
-      raise errors.InputError(
-        f"task: times={self.times}, shifts={self.shifts}; expected digits"
-      )
+      yield f"times={self.times}, shifts={self.shifts}; expected digits"
 
 
 def turn(value: int, sign: str, n: int) -> int:

@@ -7,6 +7,7 @@ import pytest
 
 from prm_jax import errors
 from prm_jax.evaluation import acceptance
+from prm_jax.evaluation.choose_threshold import ChooseThreshold
 
 
 def _played(scores, right, threshold, attempts):
@@ -102,12 +103,9 @@ def test_of_many_scores_the_highest_and_the_lowest_are_thresholds():
     (lambda: acceptance.curve([], [], 1), "no problem"),
     (lambda: acceptance.curve([[0.5]], [[True]], 2), "attempts=2"),
     (lambda: acceptance.curve([[0.5]], [[True]], 0), "attempts=0"),
-    (
-      lambda: acceptance.curve([[0.5]], [[True]], 1, confidence=1.0),
-      "confidence=1",
-    ),
-    (lambda: acceptance.choose([], 0.0), "precision=0"),
-    (lambda: acceptance.choose([], 1.1), "precision=1.1"),
+    (lambda: ChooseThreshold(0.9, confidence=1.0), "confidence=1"),
+    (lambda: ChooseThreshold(0.0), "precision=0"),
+    (lambda: ChooseThreshold(1.1), "precision=1.1"),
   ],
 )
 def test_numbers_out_of_range_are_refused(make, says):

@@ -11,6 +11,7 @@ import pytest
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.labelling import active_selection
+from prm_jax.labelling import select
 from prm_jax.labelling.active_selection import Budget
 
 
@@ -251,7 +252,7 @@ def test_a_budget_of_nothing_is_refused(given):
 def test_a_share_or_a_score_that_cant_be_is_refused():
   pool, budget = _pool(3), Budget(total=1)
   with pytest.raises(errors.InputError, match=r"wrong_share=1\.5"):
-    active_selection.most_convincing(pool, _score, budget, wrong_share=1.5)
+    select.Select(budget=1, wrong_share=1.5)
   with pytest.raises(errors.InputError, match="'s0': its score is NaN"):
     active_selection.most_convincing(
       pool, lambda s: [schema.StepScores((float("nan"),))] * len(s), budget

@@ -577,7 +577,7 @@ def test_ends_of_every_kind_are_counted():
   ("fields", "match"),
   [
     (dict(completions=0), "`completions=0`: expected 1 or more"),
-    (dict(hard=True, threshold=1.0), "threshold=1.0: expected at least 0"),
+    (dict(hard=True, threshold=1.0), "threshold=1.0`: expected at least 0"),
     (dict(threshold=0.5), "soft labels have none"),
     (dict(stop_early=True), "stop_early is for hard labels"),
     (dict(max_width=0.5, hard=True), "max_width=0.5: expected soft labels"),

@@ -301,7 +301,7 @@ def test_given_rollouts_take_the_place_of_drawn_ones():
     (dict(root_rollouts=0), "root_rollouts=0"),
     (dict(searches=0), "searches=0"),
     (dict(length=0), "length=0"),
-    (dict(alpha=0.0), "alpha=0.0: expected above 0"),
+    (dict(alpha=0.0), "alpha=0.0`: expected above 0"),
     (dict(beta=1.5), "beta=1.5"),
     (dict(c_puct=-1.0), "c_puct=-1.0"),
     (dict(segments=-1), "segments=-1"),
