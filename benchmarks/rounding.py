@@ -33,6 +33,8 @@ from prm_jax.scoring import cached_scorer
 from prm_jax.scoring import saved
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
+from prm_jax.text import templates
 
 EACH = 4  # solutions of a problem
 _ONE_ROW = dict(sequence_length=1024, batch_tokens=1024)
@@ -91,9 +93,15 @@ def load(
   params = {**parameters.load_params(folder, about), "step_head": head}
   tokenizer = model_json.read_tokenizer(folder, about)
   shape = dataclasses.replace(about.model, compute_dtype="float32")
-  how = encoding.EncodingConfig(template="token_classification")
+  how = encoding.EncodingConfig(
+    template=templates.published("token_classification")
+  )
   model = scorer_lib.Scorer(
-    "prm", shape, params, tokenizer, encoding.with_template(how, tokenizer)
+    "prm",
+    shape,
+    params,
+    tokenizer,
+    encoding_records.with_template(how, tokenizer),
   )
   found = log_odds("alone", model, solutions)
   head["kernel"] *= np.float32(2 / found.std())

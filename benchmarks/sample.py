@@ -30,7 +30,7 @@ from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.runtime import config_files
-from prm_jax.text import encoding
+from prm_jax.text import own_form
 
 CONFIG = pathlib.Path(__file__).parent.parent / "experiments/arithmetic.py"
 
@@ -92,7 +92,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the counts of a pass over all problems, and what it took."""
   config, inputs = make_inputs(args)
   policy = make_policy(args, config, inputs)
-  prompts = [encoding.prompt(p.problem, policy.tokenizer) for p in inputs.test]
+  prompts = [own_form.prompt(p.problem, policy.tokenizer) for p in inputs.test]
   settings = sampling(args, config)
   key = jax.random.key(args.seed)
   rows: list[list[sampler_lib.Completion]] = []

@@ -32,6 +32,7 @@ from prm_jax.records import corpus
 from prm_jax.records import jsonl
 from prm_jax.records import sources
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import batches as batches_lib
 from prm_jax.training import loop
@@ -73,7 +74,9 @@ def config(args: argparse.Namespace) -> train_config.TrainConfig:
     objective=prm.PRMConfig(),
     seed=args.seed,
     model=model,
-    encoding=encoding.EncodingConfig(max_tokens=args.sequence_length),
+    encoding=encoding.EncodingConfig(
+      max_tokens=args.sequence_length, template=own_form.OWN
+    ),
     packing=batches_lib.PackingConfig(
       args.rows, args.sequence_length, args.share_prefixes
     ),

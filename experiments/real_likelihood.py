@@ -32,7 +32,7 @@ from prm_jax.policy import log_likelihood
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.records import jsonl
 from prm_jax.runtime import files
-from prm_jax.text import policy_templates
+from prm_jax.text import policy_text
 
 FEATURES = ("total", "mean", "least", "mean_of_digits", "least_of_digits")
 SETS = ("sums", "paths", "dev", "gsm8k", "math", "probe")
@@ -115,12 +115,10 @@ class Answer(NamedTuple):
 
 def as_answer(policy: sampler_lib.Sampler, solution: schema.Solution) -> Answer:
   """Returns a solution as a policy reads what it wrote itself."""
-  assert policy.template is not None
+  assert isinstance(policy.template, policy_text.PolicyTemplate)
   text = "\n\n".join(solution.steps)
   own, spans = policy.tokenizer.encode_with_spans(text)
-  opening = policy_templates.write_opening(
-    policy.template, solution.problem, policy.tokenizer
-  )
+  opening = policy.template.write_opening(solution.problem, policy.tokenizer)
   ids = np.concatenate([opening, np.asarray(own, np.int32)])
   return Answer(text, spans, ids, len(opening))
 

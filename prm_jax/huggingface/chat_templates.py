@@ -366,7 +366,7 @@ def _check_ids(
       for kind, content in template.opening
     )
     ids = token_names.published_ids(folder, whole, text)
-    own = policy_templates.write_opening(template, problem, tokenizer)
+    own = template.write_opening(problem, tokenizer)
     if not np.array_equal(ids, own):
       raise errors.InputError(
         f"{folder}: its tokenizer encodes the parts of the chat template"

@@ -200,15 +200,13 @@ def _warn_of_temperature(
   """Says the default temperature of a chat model whose folder names none."""
   from prm_jax.huggingface import generation_config
   from prm_jax.models import kinds
-  from prm_jax.text import encoding
+  from prm_jax.text import encoding_records
   from prm_jax.text import policy_templates
 
   if described.program not in kinds.POLICIES:
     return
-  template = encoding.saved_encoding(described.encoding, folder).template
-  if isinstance(
-    template, policy_templates.PolicyTemplate
-  ) and policy_templates.lacks_temperature(template, described.sampling):
+  template = encoding_records.from_record(described.encoding, folder).template
+  if policy_templates.lacks_temperature(template, described.sampling):
     progress.log(
       f"{folder}: will be sampled at temperature 1, since"
       f" {generation_config.NAME} is missing or names none; give sample, search"

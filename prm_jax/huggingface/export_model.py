@@ -29,7 +29,6 @@ from prm_jax.huggingface import model_card
 from prm_jax.huggingface import origin_digests
 from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import peft_export
-from prm_jax.huggingface import recognise
 from prm_jax.huggingface import rounding
 from prm_jax.models import kinds
 from prm_jax.models import lora
@@ -40,6 +39,8 @@ from prm_jax.runtime import foreign_files
 from prm_jax.runtime import forks
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
+from prm_jax.text import own_form
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
 from prm_jax.text import templates
@@ -92,8 +93,8 @@ def export_folder(
   description = model_json.read_description(source)
   step = saves.chosen(source, step)
   where = pathlib.Path(source) / model_json.DESCRIPTION
-  encoding_config = encoding.saved_encoding(description.encoding, where)
-  name = recognise.template_name(encoding_config)
+  encoding_config = encoding_records.from_record(description.encoding, where)
+  name = encoding_config.template.name
   if template not in (None, name):
     raise errors.InputError(
       f"{source}: is read as {name!r}; read as {template!r} its scores would be"
@@ -345,12 +346,13 @@ def _facts(
       if num_labels is None
       else card_scoring.Adapts(fields.base_model or "BASE", num_labels),
     )
-    own = encoding_config.template or _native(tokenizer, encoding_config)
-    assert not isinstance(own, str), "a checkpoint's template is data"
+    own = encoding_config.template
     if isinstance(own, policy_templates.PolicyTemplate):
       strips, thinking, refuses = own.strips, own.thinking, own.refuses
       own = _as_parts(own)
-    parts = dataclasses.asdict(own)
+    elif own == own_form.OWN:
+      own = _native(tokenizer, encoding_config)
+    parts = own.record() or {}
   config, metrics = model_card.facts_of_run(source, step)
   return model_card.Facts(
     name=target.name,
@@ -403,5 +405,5 @@ def _native(
   if encoding_config.score_position == "separator":
     step = (templates.STEP, separator, templates.READ)
   opening = (control("bos"), templates.PROBLEM, separator)
-  name = recognise.NATIVE
+  name = own_form.OWN.name
   return templates.PromptTemplate(name, opening, step, (control("eos"),))

@@ -17,10 +17,10 @@ from prm_jax.models import kinds
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
 from prm_jax.text import foreign_tokenizers
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
-from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
 from prm_jax.training import program as program_lib
@@ -62,13 +62,6 @@ class How:
   def kind(self) -> program_lib.Kind:
     return kinds.KINDS[self.program]
 
-  @property
-  def template_name(self) -> str:
-    template = self.encoding.template
-    if isinstance(template, templates.PromptTemplate):
-      return template.name
-    return ""
-
 
 def of_export(
   config: huggingface.Source, tensors: huggingface.Tensors, source: pathlib.Path
@@ -91,7 +84,7 @@ def of_export(
       fields = dict(step_head="tokens", step_tokens=tokens)
     return How(
       str(record["program"]),
-      encoding.saved_encoding(
+      encoding_records.from_record(
         # Older exports called it "reading".
         record["encoding"] if "encoding" in record else record["reading"],
         where,

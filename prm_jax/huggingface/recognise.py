@@ -14,25 +14,18 @@ from prm_jax.huggingface import import_policy
 from prm_jax.huggingface import outcome_chat
 from prm_jax.runtime import foreign_files
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
 
-NATIVE = "native"
 # How the step scores of the published models are made one (peers' own code).
 _AGGREGATES = dict(math_shepherd="min", rlhflow="mean")
 # How their texts are cut, as their cards say; and whether all steps had labels.
 SEGMENTERS = dict(qwen_prm=segmenters.PARAGRAPH)
 _JUDGED = dict(math_shepherd="all", rlhflow="all")
-
-
-def template_name(encoding_config: encoding.EncodingConfig) -> str:
-  """Returns the name of a saved encoding's template, NATIVE without one."""
-  template = encoding_config.template
-  assert not isinstance(template, str), "a checkpoint's is data"
-  return NATIVE if template is None else template.name
 
 
 def how_of(
@@ -64,8 +57,7 @@ def how_of(
         " is a policy's"
       )
     return how_read.How("sft", encoding_config, "product", None, {}), tokenizer
-  written = templates.published(name, bos=tokenizer.bos_name, system=system)
-  templates.check_tokenizer(written, tokenizer)
+  written = templates.published(name, system=system).fitted(tokenizer)
   encoding_config = dataclasses.replace(encoding_config, template=written)
   fields = heads.fields_of(head) if head else _signs(name, tokenizer)
   aggregate = _AGGREGATES.get(name, "product")
@@ -149,7 +141,9 @@ def _unread(config: huggingface.Source) -> encoding.EncodingConfig:
   """Returns the encoding of a model of which only its length is known."""
   length = config.raw.get("max_position_embeddings")
   is_known = isinstance(length, int) and length > 0
-  return encoding.EncodingConfig(max_tokens=length if is_known else 4096)
+  return encoding.EncodingConfig(
+    max_tokens=length if is_known else 4096, template=own_form.OWN
+  )
 
 
 def _prompted(how: how_read.How, policy: import_policy.Policy) -> how_read.How:
@@ -168,7 +162,7 @@ def _check_template(
   source: pathlib.Path,
 ) -> None:
   """Refuses to read an export of ours in another template than its own."""
-  name = template_name(encoding_config)
+  name = encoding_config.template.name
   if wanted not in (None, name):
     raise errors.InputError(
       f"{source}: `template={wanted}` isn't how it is read:"

@@ -36,7 +36,9 @@ from prm_jax.serving import models
 from prm_jax.serving import refusals
 from prm_jax.serving import threads
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import segmenters
+from prm_jax.text import template as template_lib
 
 _logger = logging.getLogger(__name__)
 
@@ -98,7 +100,7 @@ class Source:
   limits: limits_lib.Limits
   segmenter: segmenters.Segmenter | None = None
   aggregate: str = "product"
-  template: None = None
+  template: template_lib.Template = own_form.OWN
 
   def prepare(
     self, solution: schema.Solution, where: str, client: str = ""

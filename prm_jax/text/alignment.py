@@ -18,7 +18,7 @@ from jaxtyping import Bool, Int
 import numpy as np
 
 from prm_jax import errors
-from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import segmenters
 from prm_jax.text import token_offsets
 from prm_jax.text import tokenizer as tokenizer_lib
@@ -34,7 +34,7 @@ def completion_text(
   between: str = "\n",
 ) -> str:
   """Returns a completion's text: its steps with `between` between them."""
-  return between.join(encoding.split_steps(ids, tokenizer)[0])
+  return between.join(own_form.split_steps(ids, tokenizer)[0])
 
 
 def token_ends(
@@ -53,7 +53,7 @@ def token_ends(
   The cost is linear in the tokens: each is decoded with a few others.
   """
   ids = [int(i) for i in ids]
-  steps, _ = encoding.split_steps(ids, tokenizer)
+  steps, _ = own_form.split_steps(ids, tokenizer)
   ends: list[int] = []
   begin = 0
   for k, step in enumerate(steps):

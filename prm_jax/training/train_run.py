@@ -35,10 +35,8 @@ from prm_jax.runtime import distributed
 from prm_jax.runtime import files
 from prm_jax.runtime import progress
 from prm_jax.runtime import storage
-from prm_jax.text import encoding
-from prm_jax.text import policy_templates
+from prm_jax.text import encoding_records
 from prm_jax.text import segmenters
-from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import batches
 from prm_jax.training import implicit_prm
@@ -177,13 +175,13 @@ def train(
   mesh = check_devices(config)
   train_config.warn_of_aggregate(config)
   train_config.warn_of_head(config)
-  needed = encoding.num_ids(config.encoding, tokenizer)
+  needed = config.encoding.template.num_ids(tokenizer)
   vocab_size = vocab_size or tokenizer.vocab_size
   if needed > vocab_size:
     raise errors.InputError(
       f"the model has {vocab_size} token ids and this reading takes {needed};"
       " set encoding.template to one of"
-      f" {', '.join((*templates.NAMES, encoding.OF_POLICY))}"
+      f" {', '.join(encoding_records.NAMES)}"
     )
   data = dict(_told(solutions), evaluation=_told(eval_solutions))
   distributed.check_same(dict(data=data))
@@ -284,8 +282,8 @@ def _description(
   return model_json.Description(
     program=config.program,
     model=model,
-    encoding=dataclasses.asdict(
-      encoding.with_template(config.encoding, tokenizer)
+    encoding=encoding_records.record_of(
+      encoding_records.with_template(config.encoding, tokenizer)
     ),
     tokenizer=tokenizer.save(folder),
     aggregate=config.aggregate,
@@ -301,10 +299,7 @@ def _segmenter(
   """Returns how the model's texts are cut, if that is known."""
   if config.segmenter:
     return segmenters.parse(config.segmenter)
-  template = config.encoding.template
-  if isinstance(template, policy_templates.PolicyTemplate):
-    return template.segmenter
-  return None
+  return config.encoding.template.segmenter
 
 
 def _told(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
@@ -365,7 +360,7 @@ def _check_same_model(
       program=x.program,
       tokenizer=x.tokenizer,
       scoring=x.scoring,
-      encoding=encoding.saved_encoding(x.encoding, workdir),
+      encoding=encoding_records.from_record(x.encoding, workdir),
       # How it's computed may change on the way: to fit the memory, say.
       model=dataclasses.replace(
         x.model,

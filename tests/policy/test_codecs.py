@@ -16,8 +16,8 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.policy import codecs
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import policy_templates
-from prm_jax.text import policy_text
 from prm_jax.text import segmenters
 from prm_jax.text import step_automaton
 from prm_jax.text import tokenizer as tokenizer_lib
@@ -60,7 +60,7 @@ START = schema.Solution("a", "What is 3 + 4?", ())
 
 
 def _ids(codec, text):
-  ids, _ = policy_text.encode_text(text, codec.template, codec.tokenizer)
+  ids, _ = codec.template.encode_text(text, codec.tokenizer)
   return ids
 
 
@@ -351,7 +351,7 @@ def test_steps_that_no_token_tells_apart_are_refused():
 
 def test_our_own_form_has_separators():
   tokenizer = tokenizer_lib.Bytes()
-  c = codecs.of(None, tokenizer)
+  c = codecs.of(own_form.OWN, tokenizer)
   prompt = c.prompt(dataclasses.replace(START, steps=("a",)))
   ids = [tokenizer.bos, *START.problem.encode(), tokenizer.separator]
   assert prompt.opening.tolist() == ids
@@ -362,7 +362,7 @@ def test_our_own_form_has_separators():
 
 def test_a_step_of_our_own_form_is_complete_with_its_separator():
   tokenizer = tokenizer_lib.Bytes()
-  c, end = codecs.of(None, tokenizer), tokenizer.separator
+  c, end = codecs.of(own_form.OWN, tokenizer), tokenizer.separator
   for ids, completes in (
     ([97, end], True),
     ([end, 97], True),
@@ -381,7 +381,7 @@ def test_a_step_of_our_own_form_is_complete_with_its_separator():
 @pytest.mark.parametrize("steps", [(), ("so",), ("so", "3 + 4")])
 def test_within_our_own_form_an_option_goes_on_with_the_last_step(steps):
   tokenizer = tokenizer_lib.Bytes()
-  c, end = codecs.of(None, tokenizer), tokenizer.separator
+  c, end = codecs.of(own_form.OWN, tokenizer), tokenizer.separator
   prefix = dataclasses.replace(START, steps=steps)
   ids = [tokenizer.bos, *START.problem.encode(), end]
   for step in steps[:-1]:
