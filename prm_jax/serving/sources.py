@@ -38,6 +38,7 @@ from prm_jax.serving import threads
 from prm_jax.text import encoding
 from prm_jax.text import own_form
 from prm_jax.text import segmenters
+from prm_jax.text import step_spans
 from prm_jax.text import template as template_lib
 
 _logger = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ class Source:
     """
     if self.segmenter is None:
       raise models.uncut(self.name, where)
-    spans = segmenters.spans(text, self.segmenter)
+    spans = step_spans.spans(text, self.segmenter)
     steps = tuple(text[start:end] for start, end in spans)
     return schema.Solution("0", problem, steps, raw_text=text, spans=spans)
 

@@ -20,6 +20,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax.text import own_form
 from prm_jax.text import segmenters
+from prm_jax.text import step_spans
 from prm_jax.text import token_offsets
 from prm_jax.text import tokenizer as tokenizer_lib
 
@@ -97,7 +98,7 @@ def segments(
         f"steps={how!r}: expected one of {', '.join(CUTS)}, or spans of"
         " characters"
       )
-    spans = segmenters.spans(text, segmenters.parse(how))
+    spans = step_spans.spans(text, segmenters.parse(how))
     ends = [b for _, b in spans]
     return [text[a:b] for a, b in spans], np.asarray(ends, np.int32)
   spans = tuple(how)

@@ -15,6 +15,7 @@ import numpy as np
 
 from prm_jax import schema
 from prm_jax.text import segmenters
+from prm_jax.text import step_spans
 from prm_jax.text import template
 from prm_jax.text import tokenizer as tokenizer_lib
 
@@ -64,7 +65,7 @@ class OwnForm:
     tokenizer: tokenizer_lib.Tokenizer,
     begun: str = "",
   ) -> tuple[schema.Span, ...]:
-    return segmenters.spans(text, segmenter, tokenizer, begun)
+    return step_spans.spans(text, segmenter, tokenizer, begun)
 
   def unread(self, solution: schema.Solution) -> tuple[bool, ...]:
     del solution

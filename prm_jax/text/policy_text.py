@@ -34,6 +34,7 @@ from prm_jax import schema
 from prm_jax.text import conversation_templates
 from prm_jax.text import segmenters
 from prm_jax.text import solution_texts
+from prm_jax.text import step_spans
 from prm_jax.text import template as template_lib
 from prm_jax.text import templates
 from prm_jax.text import token_bytes
@@ -287,12 +288,12 @@ class PolicyTemplate:
       text: The text of a solution, or what follows `begun`.
       segmenter: How it is cut.
       tokenizer: The policy's tokenizer.
-      begun: The solution's text before `text`; see `segmenters.spans`.
+      begun: The solution's text before `text`; see `step_spans.spans`.
     """
     return tuple(
       (start + a, start + b)
       for start, before, part in self._parts(text, begun)
-      for a, b in segmenters.spans(part, segmenter, tokenizer, before)
+      for a, b in step_spans.spans(part, segmenter, tokenizer, before)
     )
 
   def has_settled_step(
@@ -306,7 +307,7 @@ class PolicyTemplate:
       begun: See `spans`.
     """
     return any(
-      segmenters.settled(part, self.segmenter, tokenizer, before)
+      step_spans.settled(part, self.segmenter, tokenizer, before)
       for _, before, part in self._parts(text, begun)
     )
 

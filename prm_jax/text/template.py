@@ -105,7 +105,7 @@ class Template(Protocol):
     tokenizer: tokenizer_lib.Tokenizer,
     begun: str = "",
   ) -> tuple[schema.Span, ...]:
-    """Returns the places of a text's steps; see segmenters.spans."""
+    """Returns the places of a text's steps; see step_spans.spans."""
     ...
 
   def unread(self, solution: schema.Solution) -> tuple[bool, ...]:

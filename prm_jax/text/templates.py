@@ -29,6 +29,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.text import segmenters
+from prm_jax.text import step_spans
 from prm_jax.text import template as template_lib
 from prm_jax.text import tokenizer as tokenizer_lib
 
@@ -131,7 +132,7 @@ class PromptTemplate:
     tokenizer: tokenizer_lib.Tokenizer,
     begun: str = "",
   ) -> tuple[schema.Span, ...]:
-    return segmenters.spans(text, segmenter, tokenizer, begun)
+    return step_spans.spans(text, segmenter, tokenizer, begun)
 
   def unread(self, solution: schema.Solution) -> tuple[bool, ...]:
     del solution

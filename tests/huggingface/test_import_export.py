@@ -40,6 +40,7 @@ from prm_jax.text import encoding
 from prm_jax.text import encoding_records
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
+from prm_jax.text import step_spans
 from prm_jax.text import templates
 from prm_jax.text import tokenizer_files
 
@@ -362,7 +363,7 @@ def test_a_prm_keeps_how_a_text_is_cut(name, tmp_path):
   prm = saved.load(tmp_path / "b")
   assert segmenters.name_of(prm.segmenter) == name
   text = "So x = 3.14. So y = 2."
-  spans = segmenters.spans(text, prm.segmenter, prm.tokenizer)
+  spans = step_spans.spans(text, prm.segmenter, prm.tokenizer)
   assert spans
   assert prm.score_text("x?", text).spans == spans
 

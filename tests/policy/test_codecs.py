@@ -20,6 +20,7 @@ from prm_jax.text import own_form
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
 from prm_jax.text import step_automaton
+from prm_jax.text import step_spans
 from prm_jax.text import tokenizer as tokenizer_lib
 
 # Breaks, halves of characters, the name of a control that somebody typed.
@@ -85,7 +86,7 @@ def test_steps_are_cut_from_the_text_of_the_ids(name, text):
   ids = [*_ids(c, text), c.ends[0], 5]  # what follows an end isn't the policy's
   written = _written(c, ids)
   assert written.raw_text == c.bytes.text(ids[:-2])
-  assert written.spans == segmenters.spans(
+  assert written.spans == step_spans.spans(
     written.raw_text, c.template.segmenter
   )
   assert written.extra[schema.SAMPLED]["ids"] == ids[:-2]
@@ -123,7 +124,7 @@ def test_numbers_count_on_from_those_of_the_prefix():
   c = codecs.of(template, recipes.tokenizer("qwen"))
   text = "1. one\n2. two\n3. three\n4. four\n5. fi"
   whole = _written(c, _ids(c, text))
-  assert whole.spans == segmenters.spans(text, numbered)
+  assert whole.spans == step_spans.spans(text, numbered)
   for k in range(1, 5):
     prefix = schema.first_steps(whole, k)
     prompt = c.prompt(prefix)
