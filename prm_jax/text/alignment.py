@@ -45,9 +45,7 @@ def token_ends(
 ) -> Int[np.ndarray, T]:
   """Returns where in `completion_text` each token ends, in characters, int32.
 
-  The end of a token is the number of characters that are complete after it. A
-  character whose bytes are in several tokens ends with the last of them
-  (token_offsets.of_ids). A separator stands for `between`, or for nothing after
+  The ends of a step's tokens are token_offsets.of_ids. A separator stands for `between`, or for nothing after
   the last step. eos and tokens after it end where the text ends. The ends never
   decrease, and the last one is the length of the text.
 
