@@ -350,9 +350,9 @@ def _facts(
     if isinstance(own, policy_templates.PolicyTemplate):
       strips, thinking, refuses = own.strips, own.thinking, own.refuses
       own = _as_parts(own)
-    elif own == own_form.OWN:
+    elif not isinstance(own, templates.PromptTemplate):
       own = _native(tokenizer, encoding_config)
-    parts = own.record() or {}
+    parts = dataclasses.asdict(own)
   config, metrics = model_card.facts_of_run(source, step)
   return model_card.Facts(
     name=target.name,

@@ -70,8 +70,9 @@ def with_template(
 
 def record_of(encoding_config: encoding.EncodingConfig) -> dict[str, Any]:
   """Returns an encoding as a checkpoint saves it."""
-  record = encoding_config.template.record()
-  return dataclasses.asdict(encoding_config) | dict(template=record)
+  record = dataclasses.asdict(encoding_config)
+  # Our own form, which has no fields, is null.
+  return record | dict(template=record["template"] or None)
 
 
 def from_record(fields: Any, where: object) -> encoding.EncodingConfig:

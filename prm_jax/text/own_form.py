@@ -71,9 +71,6 @@ class OwnForm:
     del solution
     return ()
 
-  def record(self) -> None:
-    return None
-
 
 OWN = OwnForm()
 

@@ -25,7 +25,7 @@ import dataclasses
 import functools
 import re
 import reprlib
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -330,9 +330,6 @@ class PolicyTemplate:
     if solution.messages is None or self.conversation is None:
       return ()
     return conversation_templates.without_thinking(self.conversation, solution)
-
-  def record(self) -> dict[str, Any]:
-    return dataclasses.asdict(self)
 
   def _split(self, text: str) -> Iterator[tuple[int, str]]:
     """Yields the names around reasoning and the parts between, with starts."""

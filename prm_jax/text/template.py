@@ -8,7 +8,7 @@ trains knows this protocol alone.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -110,8 +110,4 @@ class Template(Protocol):
 
   def unread(self, solution: schema.Solution) -> tuple[bool, ...]:
     """Returns of which steps a thought before them isn't written; () is none."""
-    ...
-
-  def record(self) -> dict[str, Any] | None:
-    """Returns what a checkpoint saves of it; None is our own form."""
     ...

@@ -138,9 +138,6 @@ class PromptTemplate:
     del solution
     return ()
 
-  def record(self) -> dict[str, Any]:
-    return dataclasses.asdict(self)
-
   def _filled(
     self, problem: str, steps: Sequence[str], end: bool
   ) -> Iterator[TemplatePart]:
