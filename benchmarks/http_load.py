@@ -25,6 +25,8 @@ import peer
 
 from prm_jax import errors
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
+from prm_jax.text import templates
 from prm_jax.text import tokenizer_files
 
 ROUTE = "/v1/prm/score"
@@ -145,8 +147,10 @@ def _serve_plainly(folder: pathlib.Path, writer: Any) -> None:
   torch.set_num_threads(os.cpu_count() or 1)
   text = (folder / "tokenizer.json").read_text()
   tokenizer = tokenizer_files.HuggingFace(text, eos=peer.END)
-  config = encoding.with_template(
-    encoding.EncodingConfig(max_tokens=1 << 30, template=peer.DIALECT),
+  config = encoding_records.with_template(
+    encoding.EncodingConfig(
+      max_tokens=1 << 30, template=templates.published(peer.DIALECT)
+    ),
     tokenizer,
   )
   model = transformers.AutoModelForTokenClassification.from_pretrained(folder)

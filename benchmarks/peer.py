@@ -35,6 +35,8 @@ from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.records import sources
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
+from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
 
@@ -138,8 +140,11 @@ def make(
   # Alternatives share most of their steps: each text is encoded once.
   encode_once = functools.cache(tokenizer.encode)
   tokenizer.encode = lambda text: [*encode_once(text)]
-  encoding_config = encoding.with_template(
-    encoding.EncodingConfig(max_tokens=max_tokens, template=DIALECT), tokenizer
+  encoding_config = encoding_records.with_template(
+    encoding.EncodingConfig(
+      max_tokens=max_tokens, template=templates.published(DIALECT)
+    ),
+    tokenizer,
   )
   num_heads = max(1, args.d_model // 64)
   config = model_config.ModelConfig(

@@ -40,6 +40,7 @@ from prm_jax.rl import rollout as rollout_lib
 from prm_jax.rl import updates
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import batches
 from prm_jax.training import loop
@@ -115,7 +116,9 @@ def collector(args, config, model) -> experience.Collector:
     model,
     initialised(model, ("step",), args.seed + 1),
     tokenizer,
-    encoding.EncodingConfig(max_tokens=args.sequence_length),
+    encoding.EncodingConfig(
+      max_tokens=args.sequence_length, template=own_form.OWN
+    ),
     batch_tokens=args.rows * args.sequence_length,
     # With bos, the separators around the problem and after the last step.
     sequence_length=args.prompt_tokens + args.max_tokens + 4,

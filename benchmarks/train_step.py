@@ -36,6 +36,7 @@ from prm_jax.records import chosen_tokenizer
 from prm_jax.records import sources
 from prm_jax.rows import packing
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 
 SUITES = ("padded_packed_tree", "labels", "peak")
@@ -91,7 +92,7 @@ def read_examples(
   examples, counts = encoding.prm_examples(
     solutions,
     tokenizer,
-    encoding.EncodingConfig(max_tokens=max_tokens),
+    encoding.EncodingConfig(max_tokens=max_tokens, template=own_form.OWN),
     encoding.LabelPolicy(),
   )
   return (

@@ -22,6 +22,8 @@ from prm_jax.checkpoints import model_json
 from prm_jax.records import sources
 from prm_jax.runtime import files
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
+from prm_jax.text import templates
 
 # So many solutions are encoded to learn how long they are.
 MAX_ENCODED = 4_000
@@ -281,11 +283,11 @@ def _rows(
   """Returns rows that hold as many solutions, on average, as their batch."""
   described = model_json.read_description(base)
   tokenizer = model_json.read_tokenizer(base, described)
-  form = encoding.with_template(
+  form = encoding_records.with_template(
     encoding.EncodingConfig(
       max_tokens=recipe.max_tokens,
       truncation="truncate",
-      template="token_classification",
+      template=templates.published("token_classification"),
     ),
     tokenizer,
   )

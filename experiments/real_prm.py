@@ -43,6 +43,7 @@ from prm_jax.runtime import files
 from prm_jax.runtime import verbs
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
 from prm_jax.training import train_config as train_config_lib
 from prm_jax.training import train_run
 from prm_jax.training import train_run_config
@@ -317,7 +318,7 @@ def train_and_score(
   trained = time.perf_counter()
   scorer = scorer_lib.Scorer(
     *("prm", model, params, tokenizer),
-    encoding.with_template(config.encoding, tokenizer),
+    encoding_records.with_template(config.encoding, tokenizer),
     layout="tree",
     sequence_length=scored_length,
   )

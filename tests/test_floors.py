@@ -147,6 +147,17 @@ def test_no_modules_import_each_other_in_a_circle():
   assert set(order.static_order()) >= set(FILES)
 
 
+@pytest.mark.parametrize("name", MAX_REACH)
+def test_what_a_module_stands_on_is_small(name):
+  """So it can be read, and used, without the rest."""
+  reach, left = {name}, [name]
+  while left:
+    found = IMPORTS[left.pop()] - reach
+    reach |= found
+    left += found
+  assert 1 < len(reach - {name}) <= MAX_REACH[name], sorted(reach)
+
+
 def test_only_the_demo_and_the_problems_of_rl_know_the_testbed():
   knowing = {
     name

@@ -62,7 +62,9 @@ from prm_jax.runtime import limited_process
 from prm_jax.runtime import limits
 from prm_jax.scoring import score_sources
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
 from prm_jax.text import foreign_tokenizers
+from prm_jax.text import own_form
 from prm_jax.text import policy_templates
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
@@ -95,7 +97,7 @@ def test_model_json(tmp_path):
     model_json.Description(
       "prm",
       model,
-      dataclasses.asdict(encoded),
+      encoding_records.record_of(encoded),
       dict(kind="bytes"),
       scoring=dict(beta=0.1),
     ),
@@ -116,7 +118,7 @@ def test_model_json_of_a_policy(tmp_path):
     model_json.Description(
       "sft",
       model_config.ModelConfig(300, 8, 2, 2, 1, 4, 8),
-      dataclasses.asdict(encoding.EncodingConfig(template=template)),
+      encoding_records.record_of(encoding.EncodingConfig(template=template)),
       dict(kind="bytes"),
       sampling=dict(temperature=0.7, top_k=20),
     ),
@@ -152,7 +154,7 @@ def test_what_says_how_a_policy_is_prompted_and_sampled(tmp_path):
 def _use(folder):
   description = model_json.read_description(folder)
   model_json.read_tokenizer(folder, description)
-  encoding.saved_encoding(description.encoding, folder)
+  encoding_records.from_record(description.encoding, folder)
 
 
 @pytest.mark.parametrize(
@@ -771,7 +773,7 @@ def test_a_text_that_sets_a_tokenizer_off_later_is_refused_by_its_record():
   tokenizer = tokenizer_files.HuggingFace(_tokenizer_json(pattern="(q|qq)+$"))
   assert tokenizer.encode("So x = 4.")
   solution = schema.Solution("gsm8k/7", "p", ("q" * 99 + "!",))
-  config = encoding.EncodingConfig()
+  config = encoding.EncodingConfig(template=own_form.OWN)
   with pytest.raises(errors.InputError, match=r"'gsm8k/7': .*fails on 'qqqq"):
     encoding.encode_solution(solution, tokenizer, config)
 

@@ -32,6 +32,7 @@ import orbax.checkpoint as ocp
 from prm_jax import errors
 from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import saves
+from prm_jax.models import sharding
 from prm_jax.runtime import distributed
 from prm_jax.runtime import exhausted
 from prm_jax.runtime import storage
@@ -223,7 +224,7 @@ class Checkpoints:
       [step], meta.get("skipped", []), itertools.repeat(0)
     )
     numbers = jax.tree.map(
-      lambda x: distributed.put(
+      lambda x: sharding.put(
         np.broadcast_to(np.asarray(next(counts), x.dtype), x.shape), x.sharding
       ),
       (abstract.step, abstract.skipped),

@@ -22,7 +22,7 @@ from prm_jax.models import matmul
 from prm_jax.models import model_config
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
-from prm_jax.text import encoding
+from prm_jax.text import encoding_records
 from prm_jax.text import segmenters
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
@@ -201,11 +201,11 @@ def _problems(record: Mapping[str, Any], where: object) -> Iterator[str]:
 def _deciding(description: Description, where: object) -> dict[str, Any]:
   """Returns what decides the scores of steps, as plain data."""
   model = dataclasses.asdict(description.model)
-  read = encoding.saved_encoding(description.encoding, where)
+  read = encoding_records.from_record(description.encoding, where)
   fields = dict(
     program=description.program,
     model={k: v for k, v in model.items() if k not in _COMPUTED},
-    encoding=dataclasses.asdict(read),
+    encoding=encoding_records.record_of(read),
     tokenizer=dict(description.tokenizer),
     scoring=dict(description.scoring),
   )

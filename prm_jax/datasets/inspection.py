@@ -86,14 +86,14 @@ class _Reader(verbs.Verb):
     if self.checkpoint is None:
       return None
     from prm_jax.checkpoints import model_json
-    from prm_jax.text import encoding
+    from prm_jax.text import encoding_records
 
     folder = pathlib.Path(self.checkpoint)
     description = model_json.read_description(folder)
     where = folder / model_json.DESCRIPTION
     return (
       model_json.read_tokenizer(folder, description),
-      encoding.saved_encoding(description.encoding, where),
+      encoding_records.from_record(description.encoding, where),
     )
 
 
@@ -237,7 +237,6 @@ class Examine(_Reader):
       solutions: The solutions.
     """
     from prm_jax.datasets import validation
-    from prm_jax.text import encoding
     from prm_jax.text import tokenizer as tokenizer_lib
 
     tokenizer, config = self._reading() or (None, None)
@@ -246,7 +245,7 @@ class Examine(_Reader):
         solutions = self._plain(solutions)
       tokenizer = tokenizer or tokenizer_lib.Bytes()
       config = dataclasses.replace(
-        config or encoding.EncodingConfig(), max_tokens=self.max_tokens
+        config or _bytes("last_token")[1], max_tokens=self.max_tokens
       )
     if self.truncation is not None and config is not None:
       config = dataclasses.replace(config, truncation=self.truncation)
@@ -318,8 +317,9 @@ def _bytes(
 ) -> tuple[tokenizer_lib.Tokenizer, encoding.EncodingConfig]:
   """Returns how solutions are read without a checkpoint: as bytes."""
   from prm_jax.text import encoding
+  from prm_jax.text import own_form
   from prm_jax.text import tokenizer as tokenizer_lib
 
   return tokenizer_lib.Bytes(), encoding.EncodingConfig(
-    score_position=score_position, max_tokens=None
+    score_position, max_tokens=None, template=own_form.OWN
   )

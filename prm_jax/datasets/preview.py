@@ -14,7 +14,7 @@ from prm_jax.runtime import progress
 from prm_jax.runtime import terminal
 from prm_jax.text import encoding
 from prm_jax.text import messages
-from prm_jax.text import policy_templates
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 
 
@@ -36,7 +36,7 @@ def show(
   lines = [f"# {name}  outcome {solution.outcome}"]
   if solution.messages is not None:
     reads: Iterator[str] = itertools.repeat("")
-    if isinstance(encoding_config.template, policy_templates.PolicyTemplate):
+    if encoding_config.template.of_policy:
       encoded = encoding.encode_solution(solution, tokenizer, encoding_config)
       reads = _reads(encoded, tokenizer)
     return "\n".join([*lines, *_message_lines(solution, policy, reads)])
@@ -49,7 +49,7 @@ def show(
   lines.append(f"      {_ids(encoded.tokens[:start])}")
   labels = encoding.step_labels(solution, policy)
   for i, end in enumerate(encoded.step_end):
-    if encoding_config.template is None:
+    if encoding_config.template == own_form.OWN:
       length = len(tokenizer.encode(solution.steps[i])) + 1
     else:
       length = int(end) + 1 - start
@@ -164,7 +164,7 @@ def stats(
   encoded = [
     encoding.encode_solution(s, tokenizer, encoding_config)
     for s in progress.through("encode", solutions, len(solutions))
-    if s.messages is None or encoding_config.template is not None
+    if s.messages is None or encoding_config.template != own_form.OWN
   ]
   lengths = [len(x.tokens) for x in encoded if x is not None]
   lines = [

@@ -24,6 +24,7 @@ from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.policy import sampler
 from prm_jax.scoring import scorer
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 
 SLOTS = (64, 16, 256)
 _PROMPT_TOKENS = 128
@@ -92,7 +93,7 @@ def _score(
   T = shapes.row_tokens(name)
   count = 12 if setting.small else 512
   solutions = workloads.solutions("solutions", count, longest=T // 2)
-  encoding_config = encoding.EncodingConfig(max_tokens=T)
+  encoding_config = encoding.EncodingConfig(max_tokens=T, template=own_form.OWN)
   tokenizer = model_checks.Endless(model.vocab_size - 2)
   made = scorer.Scorer(
     "prm",

@@ -18,6 +18,7 @@ from prm_jax import schema
 from prm_jax.huggingface import card_scoring
 from prm_jax.models import model_config
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import policy_templates
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
@@ -123,8 +124,7 @@ def _form(
 ) -> Form | None:
   """Returns how the template is read; None if no form fits it."""
   template = encoding_config.template
-  assert not isinstance(template, str), "a checkpoint's template is data"
-  if template is None:
+  if template == own_form.OWN:
     separator = ("id", str(tokenizer.separator))
     opening = (("id", str(tokenizer.bos)), templates.PROBLEM, separator)
     step = [templates.STEP, templates.READ, separator]
@@ -134,6 +134,7 @@ def _form(
   has_file = (folder / "tokenizer.json").is_file()
   if isinstance(template, policy_templates.PolicyTemplate):
     return _one_chat(template) if has_file else None
+  assert isinstance(template, templates.PromptTemplate)
   if templates.CUT in template.step:
     return _one_by_one(template.opening, template.step, tokenizer)
   return _one_text(template) if has_file else None

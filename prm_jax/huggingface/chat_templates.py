@@ -379,9 +379,12 @@ def _check_ids(
       (
         problem,
         "".join(
-          x for _, x in policy_templates.opening_parts(template, problem)
+          (problem.strip() if template.strips else problem)
+          if kind == "problem"
+          else content
+          for kind, content in template.opening
         ),
-        policy_templates.write_opening(template, problem, tokenizer),
+        template.write_opening(problem, tokenizer),
       )
       for problem in trial_texts.PROBLEMS
       if not any(name in problem for name in names)

@@ -156,7 +156,6 @@ class Import(verbs.Verb):
     Raises:
       InputError: As of a call, or the model differs from transformers'.
     """
-    from prm_jax.huggingface import how_read
     from prm_jax.models import kinds
     from prm_jax.text import policy_templates
 
@@ -165,12 +164,11 @@ class Import(verbs.Verb):
     template, policy = how.encoding.template, None
     kind = "a policy, or what a training run starts from"
     if program not in kinds.POLICIES:
-      name = how_read.template_name(how.encoding)
-      kind = f"{kinds.with_article(program)}, read as {name}"
+      kind = f"{kinds.with_article(program)}, read as {template.name}"
     elif isinstance(template, policy_templates.PolicyTemplate):
       policy, kind = template, f"a policy, {_prompted(template)}"
     _logger.info(f"{self.to}: {imported.family}, {kind}")
-    if policy_templates.lacks_temperature(policy, how.sampling):
+    if policy_templates.lacks_temperature(template, how.sampling):
       progress.log(
         f"{self.to}: will be sampled at temperature 1, since"
         " generation_config.json is missing or names none; give sample, search"

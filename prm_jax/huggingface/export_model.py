@@ -38,6 +38,8 @@ from prm_jax.runtime import foreign_files
 from prm_jax.runtime import forks
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
+from prm_jax.text import own_form
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
 from prm_jax.text import templates
@@ -90,8 +92,8 @@ def export_folder(
   description = model_json.read_description(source)
   step = saves.chosen(source, step)
   where = pathlib.Path(source) / model_json.DESCRIPTION
-  encoding_config = encoding.saved_encoding(description.encoding, where)
-  name = how_read.template_name(encoding_config)
+  encoding_config = encoding_records.from_record(description.encoding, where)
+  name = encoding_config.template.name
   if template not in (None, name):
     raise errors.InputError(
       f"{source}: is read as {name!r}; read as {template!r} its scores would be"
@@ -267,13 +269,14 @@ def _with_example(
       adapts=adapts,
     ),
   )
-  own = scorer.encoding.template or _native(tokenizer, scorer.encoding)
-  assert not isinstance(own, str), "a checkpoint's template is data"
+  own = scorer.encoding.template
   if isinstance(own, policy_templates.PolicyTemplate):
     facts = dataclasses.replace(
       facts, strips=own.strips, thinking=own.thinking, refuses=own.refuses
     )
     own = _as_parts(own)
+  elif not isinstance(own, templates.PromptTemplate):
+    own = _native(tokenizer, scorer.encoding)
   parts = {part: getattr(own, part) for part in templates.PARTS}
   return dataclasses.replace(facts, parts=parts)
 
@@ -307,5 +310,5 @@ def _native(
   if encoding_config.score_position == "separator":
     step = (templates.STEP, separator, templates.READ)
   opening = (control("bos"), templates.PROBLEM, separator)
-  name = how_read.NATIVE
+  name = own_form.OWN.name
   return templates.PromptTemplate(name, opening, step, (control("eos"),))

@@ -18,6 +18,7 @@ from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
 from prm_jax.text import foreign_tokenizers
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
@@ -64,13 +65,6 @@ class How:
     return kinds.KINDS[self.program]
 
 
-def template_name(encoding_config: encoding.EncodingConfig) -> str:
-  """Returns the name of a saved encoding's template, NATIVE without one."""
-  template = encoding_config.template
-  assert not isinstance(template, str), "a checkpoint's is data"
-  return NATIVE if template is None else template.name
-
-
 def of_export(
   config: huggingface.Source, tensors: huggingface.Tensors, source: pathlib.Path
 ) -> How:
@@ -96,7 +90,7 @@ def of_export(
       raise ValueError(f"judged is {judged!r}")
     return How(
       str(record["program"]),
-      encoding.saved_encoding(record["encoding"], where),
+      encoding_records.from_record(record["encoding"], where),
       str(record["aggregate"]),
       head,
       fields,

@@ -28,7 +28,8 @@ from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 from prm_jax.runtime import forks
-from prm_jax.text import encoding
+from prm_jax.text import encoding_records
+from prm_jax.text import own_form
 from prm_jax.text import segmenters
 
 ORIGIN = "origin"
@@ -114,10 +115,10 @@ def import_folder(
     )
   if segmenter is not None:
     how = how_read.cut_by(how, segmenters.parse(segmenter), texts)
-  needed = encoding.num_ids(how.encoding, tokenizer)
+  needed = how.encoding.template.num_ids(tokenizer)
   # Without a template, the encoding of a language model is decided when it is
   # trained.
-  is_decided = how.encoding.template is not None or not how.kind.writes
+  is_decided = how.encoding.template != own_form.OWN or not how.kind.writes
   if is_decided and needed > config.model.vocab_size:
     raise errors.InputError(
       f"{source}: the tokenizer has ids up to {needed - 1}, the model"
@@ -157,12 +158,12 @@ def import_folder(
   description = model_json.Description(
     program=how.program,
     model=model,
-    encoding=dataclasses.asdict(how.encoding),
+    encoding=encoding_records.record_of(how.encoding),
     tokenizer=tokenizer.save(target),
     aggregate=how.aggregate,
     judged=how.judged,
     segmenter=how.segmenter
-    or recognise.SEGMENTERS.get(how_read.template_name(how.encoding)),
+    or recognise.SEGMENTERS.get(how.encoding.template.name),
     sampling=how.sampling,
   )
   copy_small_files(base or source, target / ORIGIN)

@@ -93,7 +93,7 @@ def read(
   config = generation_config.read(folder)
   names = token_names.by_id(folder, tokenizer)
   template = _template(folder, tokenizer, options, _ends(folder, config, names))
-  policy_templates.check_tokenizer(template, tokenizer)
+  template.fitted(tokenizer)  # it refuses
   if options.segmenter is not None:
     template = cut_by(template, segmenters.parse(options.segmenter))
   return Policy(template, config.sampling, config.ignored)

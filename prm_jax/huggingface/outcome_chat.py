@@ -16,7 +16,6 @@ from prm_jax import schema
 from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import token_names
 from prm_jax.text import policy_templates
-from prm_jax.text import policy_text
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import trial_texts
@@ -243,7 +242,7 @@ def _check_ids(
         parts = (*template.opening, ("text", answer), *template.closing)
         text = "".join(problem if kind == "problem" else x for kind, x in parts)
         solution = schema.Solution("", problem, (answer,))
-        own = policy_text.encode(template, solution, tokenizer)
+        own = template.write(solution, tokenizer)
         yield answer, text, own.tokens.tolist()
 
   other = token_names.other_ids(folder, tried())
@@ -271,7 +270,7 @@ def _check_padding(
   if pad is None:
     return
   if any(kind == "control" for kind, _ in template.closing):
-    may_end = policy_templates.write_closing(template, tokenizer)[-1] == pad
+    may_end = template.write_closing(tokenizer)[-1] == pad
   else:
     # An id that no tokenizer has, such as -1, is no text.
     may_end = pad >= 0 and tokenizer.decode([pad]) != ""

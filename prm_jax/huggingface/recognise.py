@@ -14,6 +14,7 @@ from prm_jax.huggingface import import_policy
 from prm_jax.huggingface import outcome_chat
 from prm_jax.runtime import foreign_files
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
 from prm_jax.text import templates
@@ -39,7 +40,7 @@ def how_of(
     how = how_read.of_export(config, tensors, source)
     # A policy of ours may be read as a PRM, as any language model may.
     if not how.kind.writes or template is None:
-      name = how_read.template_name(how.encoding)
+      name = how.encoding.template.name
       if template not in (None, name):
         raise errors.InputError(
           f"{source}: `template={template}` isn't how it is read:"
@@ -61,8 +62,7 @@ def how_of(
         " is a policy's"
       )
     return how_read.How("sft", encoding_config, "product", None, {}), tokenizer
-  written = templates.published(chosen, bos=tokenizer.bos_name, system=system)
-  templates.check_tokenizer(written, tokenizer)
+  written = templates.published(chosen, system=system).fitted(tokenizer)
   encoding_config = dataclasses.replace(encoding_config, template=written)
   fields = heads.KINDS[head].fields if head else _signs(chosen, tokenizer)
   aggregate = _AGGREGATES.get(chosen, "product")
@@ -143,7 +143,9 @@ def _unread(config: huggingface.Source) -> encoding.EncodingConfig:
   """Returns the encoding of a model of which only its length is known."""
   length = config.raw.get("max_position_embeddings")
   is_known = isinstance(length, int) and length > 0
-  return encoding.EncodingConfig(max_tokens=length if is_known else 4096)
+  return encoding.EncodingConfig(
+    max_tokens=length if is_known else 4096, template=own_form.OWN
+  )
 
 
 def _prompted(how: how_read.How, policy: import_policy.Policy) -> how_read.How:

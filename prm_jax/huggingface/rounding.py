@@ -177,11 +177,11 @@ def _ids(
   A language model whose own form isn't decided, and which lacks our controls,
   has its text alone.
   """
-  if encoding.num_ids(encoding_config, tokenizer) > vocab_size:
+  if encoding_config.template.num_ids(tokenizer) > vocab_size:
     text = "\n".join((solution.problem, *solution.steps))
     return np.asarray(tokenizer.encode(text), np.int32)
-  template = encoding.policy_template(encoding_config)
-  return codecs.of(template, tokenizer).prompt(solution).tokens
+  codec = codecs.of(encoding_config.template, tokenizer)
+  return codec.prompt(solution).tokens
 
 
 @jax.jit

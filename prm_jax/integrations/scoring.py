@@ -21,6 +21,7 @@ from prm_jax import schema
 from prm_jax import voting
 from prm_jax.integrations import placement
 from prm_jax.text import segmenters
+from prm_jax.text import step_spans
 from prm_jax.text import token_offsets
 
 # Problems and responses, one of each -> the scores of each response's steps,
@@ -89,7 +90,7 @@ def by_segmenter(name: str) -> Cut:
   segmenter = segmenters.parse(name)
 
   def cut(problem: str, text: str) -> schema.Solution:
-    spans = segmenters.spans(text, segmenter)
+    spans = step_spans.spans(text, segmenter)
     steps = tuple(text[begin:end] for begin, end in spans)
     return schema.Solution("0", problem, steps, raw_text=text, spans=spans)
 

@@ -137,7 +137,7 @@ class Sample(pool.Graded, verbs.Verb):
     report.computed(dict(policy=policy.config.compute_dtype))
     sampling = self._policy.sampling_of(policy, self.sampling)
     key, total = jax.random.key(self.seed), self.n * len(starts)
-    if policy.template is None:
+    if not policy.template.of_policy:
       if slots is not None:
         policy = dataclasses.replace(policy, batch_samples=slots)
       # It tells of whole batches alone.

@@ -17,7 +17,6 @@ import numpy as np
 
 from prm_jax import batch as batch_lib
 from prm_jax import errors
-from prm_jax.runtime import distributed
 
 AXES = ("data", "fsdp", "tensor")
 
@@ -150,7 +149,26 @@ def put_batch(batch: Any, mesh: Mesh) -> Any:
   if isinstance(batch, batch_lib.Part):
     return _put_part(batch, mesh)
   check_rows(jax.tree.leaves(batch)[0].shape[0], mesh)
-  return distributed.put(batch, of_batch(mesh))
+  return put(batch, of_batch(mesh))
+
+
+def put(tree: Any, shardings: Any) -> Any:
+  """Returns arrays that every process has whole, placed by their shardings.
+
+  Args:
+    tree: The arrays.
+    shardings: One sharding for all leaves, or a tree with one for each.
+  """
+  if jax.process_count() == 1:
+    return jax.device_put(tree, shardings)
+
+  def place(x, sharding):
+    x = np.asarray(x)
+    return jax.make_array_from_callback(x.shape, sharding, x.__getitem__)
+
+  if isinstance(shardings, jax.sharding.Sharding):
+    return jax.tree.map(lambda x: place(x, shardings), tree)
+  return jax.tree.map(place, tree, shardings)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,11 +16,12 @@ from prm_jax import schema
 from prm_jax.text import alignment
 from prm_jax.text import answers
 from prm_jax.text import encoding
-from prm_jax.text import policy_templates
+from prm_jax.text import own_form
 from prm_jax.text import policy_text
 from prm_jax.text import segmenters
 from prm_jax.text import solution_texts
 from prm_jax.text import step_automaton
+from prm_jax.text import template as template_lib
 from prm_jax.text import templates
 from prm_jax.text import token_bytes
 from prm_jax.text import tokenizer as tokenizer_lib
@@ -162,7 +163,7 @@ class SeparatorCodec:
     self.ends: tuple[int, ...] = (tokenizer.eos,)
 
   def prompt(self, prefix: schema.Solution) -> Prompt:
-    unlimited = encoding.EncodingConfig(max_tokens=None)
+    unlimited = encoding.EncodingConfig(max_tokens=None, template=own_form.OWN)
     encoded = encoding.encode_solution(prefix, self.tokenizer, unlimited)
     assert encoded is not None  # there is no limit that it could exceed
     at = encoded.prompt_tokens
@@ -195,7 +196,7 @@ class SeparatorCodec:
     self, prefix: schema.Solution, prompt: Prompt, tokens: np.ndarray, why: str
   ) -> Read:
     del prompt, why
-    steps, _ = encoding.split_steps(tokens, self.tokenizer)
+    steps, _ = own_form.split_steps(tokens, self.tokenizer)
     return Read((*prefix.steps, *steps))
 
   def places(self, tokens: np.ndarray) -> Places:
@@ -207,7 +208,7 @@ class SeparatorCodec:
     """Returns the index of the token that ends each step.
 
     This is the separator that the policy wrote; for a last step without one, it
-    is eos or the last token. There are as many as encoding.split_steps finds.
+    is eos or the last token. There are as many as own_form.split_steps finds.
     """
     stops = np.flatnonzero(ids == self.tokenizer.eos)
     end = int(stops[0]) if len(stops) else len(ids)
@@ -235,12 +236,12 @@ class TemplateCodec:
 
   def __init__(
     self,
-    template: policy_templates.PolicyTemplate,
+    template: policy_text.PolicyTemplate,
     tokenizer: tokenizer_lib.Tokenizer,
   ):
     self.template, self.tokenizer = template, tokenizer
-    policy_templates.check_tokenizer(template, tokenizer)
-    self.ends = policy_text.end_ids(template, tokenizer)
+    template.fitted(tokenizer)  # it refuses
+    self.ends = template.end_ids(tokenizer)
     self.bytes = policy_text.bytes_of(template, tokenizer)
     kinds = [kind for kind, _ in template.opening]
     after_problem = template.opening[kinds.index("problem") + 1 :]
@@ -259,13 +260,13 @@ class TemplateCodec:
       if num is not None:
         begun = np.asarray(sampled[:num], np.int32)
         return Prompt(opening, begun, text=text)
-    ids, _ = policy_text.encode_text(text, self.template, self.tokenizer)
+    ids, _ = self.template.encode_text(text, self.tokenizer)
     begun = np.asarray(ids, np.int32)
     return Prompt(opening, begun, sampled is not None, text)
 
   def begun(self, prefix: schema.Solution) -> str:
     text = solution_texts.begun(prefix, self.template.separator)
-    return policy_text.after_thinking(text, self.template)
+    return self.template.after_thinking(text)
 
   def stops(self, at_step: bool) -> step_automaton.StepStops | None:
     segmenter = self.template.segmenter if at_step else None
@@ -296,17 +297,13 @@ class TemplateCodec:
       text, begun = self.bytes.text(tokens), ""
     else:
       text, begun = self._written(prompt.begun, tokens), prompt.text
-    return policy_text.has_settled_step(
-      text, self.template, self.tokenizer, begun
-    )
+    return self.template.has_settled_step(text, self.tokenizer, begun)
 
   def within(self, prefix: schema.Solution, option: str) -> list[int]:
     text = solution_texts.begun(prefix, self.template.separator)
     spans = solution_texts.places(prefix, self.template.separator)
     text = text[: spans[-1][1]] if spans else text
-    ids, _ = policy_text.encode_text(
-      text + option, self.template, self.tokenizer
-    )
+    ids, _ = self.template.encode_text(text + option, self.tokenizer)
     return [*self._opening(prefix).tolist(), *ids]
 
   def read(
@@ -366,21 +363,22 @@ class TemplateCodec:
         return ""
     places = [
       start + part.find(stop)
-      for start, part in policy_text.without_thinking(text, self.template)
+      for start, part in self.template.without_thinking(text)
       for stop in self.template.stop
       if stop in part
     ]
     return text[: min(places, default=len(text))]
 
-  def _spans(self, text: str, begun: str = "") -> list[schema.Span]:
-    return policy_text.spans(text, self.template, self.tokenizer, begun)
+  def _spans(self, text: str, begun: str = "") -> tuple[schema.Span, ...]:
+    return self.template.spans(
+      text, self.template.segmenter, self.tokenizer, begun
+    )
 
 
 def of(
-  template: policy_templates.PolicyTemplate | None,
-  tokenizer: tokenizer_lib.Tokenizer,
+  template: template_lib.Template, tokenizer: tokenizer_lib.Tokenizer
 ) -> Codec:
   """Returns the codec of a policy with a template, or of our own form."""
-  if template is None:
-    return SeparatorCodec(tokenizer)
-  return TemplateCodec(template, tokenizer)
+  if isinstance(template, policy_text.PolicyTemplate):
+    return TemplateCodec(template, tokenizer)
+  return SeparatorCodec(tokenizer)

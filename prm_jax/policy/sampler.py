@@ -39,8 +39,9 @@ from prm_jax.runtime import arguments
 from prm_jax.runtime import files
 from prm_jax.runtime import forks
 from prm_jax.text import answers
-from prm_jax.text import encoding
-from prm_jax.text import policy_templates
+from prm_jax.text import encoding_records
+from prm_jax.text import own_form
+from prm_jax.text import template as template_lib
 from prm_jax.text import tokenizer as tokenizer_lib
 
 Params = Any
@@ -168,7 +169,7 @@ class Sampler:
     tokenizer: Its tokenizer.
     batch_samples: The most samples that are decoded at the same time, which
       bounds the memory of the device.
-    template: How it is prompted and read; None is our own form.
+    template: How it is prompted and read.
     defaults: The sampling that a published policy came with, by the names of
       Sampling's fields.
   """
@@ -177,7 +178,7 @@ class Sampler:
   params: Params
   tokenizer: tokenizer_lib.Tokenizer
   batch_samples: int = 512
-  template: policy_templates.PolicyTemplate | None = None
+  template: template_lib.Template = own_form.OWN
   defaults: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
   @functools.cached_property
@@ -475,8 +476,8 @@ def of_description(
       " give the folder of a policy (sft or rl)"
     )
   tokenizer = model_json.read_tokenizer(folder, description)
-  encoding_config = encoding.saved_encoding(description.encoding, folder)
-  needed = encoding.num_ids(encoding_config, tokenizer)
+  encoding_config = encoding_records.from_record(description.encoding, folder)
+  needed = encoding_config.template.num_ids(tokenizer)
   if needed > description.model.vocab_size:
     raise errors.InputError(
       f"{folder}: a policy of our own form writes control ids up to"
@@ -487,7 +488,7 @@ def of_description(
     description.model,
     None,
     tokenizer,
-    template=encoding.policy_template(encoding_config),
+    template=encoding_config.template,
     defaults={
       name: value
       for name, value in description.sampling.items()

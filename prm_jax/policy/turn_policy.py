@@ -83,7 +83,10 @@ class TurnPolicy:
     seed: int = 0,
   ):
     template = policy.template
-    if template is None or template.conversation is None:
+    if (
+      not isinstance(template, policy_text.PolicyTemplate)
+      or template.conversation is None
+    ):
       raise errors.InputError(
         "this policy reads no conversations; import one with its chat template"
         " (`prm-jax import --role=policy`)"
@@ -100,7 +103,7 @@ class TurnPolicy:
     self.sampling = given.with_defaults(policy.defaults)
     self._key = jax.random.key(seed)
     self._engine = engine_lib.of(policy)
-    self._ends = {*policy_text.end_ids(template, policy.tokenizer)}
+    self._ends = {*template.end_ids(policy.tokenizer)}
     self._bytes = token_bytes.token_bytes(
       policy.tokenizer, visible=_names(self.conversation, template.ends)
     )

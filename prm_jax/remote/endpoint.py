@@ -15,6 +15,7 @@ from prm_jax.runtime import checks
 from prm_jax.text import segmenters
 from prm_jax.text import solution_texts
 from prm_jax.text import step_cuts
+from prm_jax.text import step_spans
 
 # The fields of a request that are ours to set.
 _OWN = {
@@ -119,11 +120,11 @@ class Template:
 
     Args:
       text: The new text.
-      begun: The solution's text before it; see `segmenters.spans`.
+      begun: The solution's text before it; see `step_spans.spans`.
     """
     if self.segmenter is not None:
-      return segmenters.spans(text, self.segmenter, begun=begun)
+      return step_spans.spans(text, self.segmenter, begun=begun)
     if self.separator == "\n\n":
-      return segmenters.spans(text, segmenters.PARAGRAPH, begun=begun)
+      return step_spans.spans(text, segmenters.PARAGRAPH, begun=begun)
     breaks = re.compile(re.escape(self.separator))
     return step_cuts.steps(text, step_cuts.at_breaks(text, breaks))[0]

@@ -316,25 +316,6 @@ def reached_preemption(step: int) -> bool:
   return bool(multihost_utils.reached_preemption_sync_point(step))
 
 
-def put(tree: Any, shardings: Any) -> Any:
-  """Returns arrays that every process has whole, placed by their shardings.
-
-  Args:
-    tree: The arrays.
-    shardings: One sharding for all leaves, or a tree with one for each.
-  """
-  if number() == 1:
-    return jax.device_put(tree, shardings)
-
-  def place(x, sharding):
-    x = np.asarray(x)
-    return jax.make_array_from_callback(x.shape, sharding, x.__getitem__)
-
-  if isinstance(shardings, jax.sharding.Sharding):
-    return jax.tree.map(lambda x: place(x, shardings), tree)
-  return jax.tree.map(place, tree, shardings)
-
-
 def whole(x: jax.Array) -> np.ndarray:
   """Returns an array's values, wherever they are; all processes must ask."""
   if number() == 1 or x.is_fully_addressable:

@@ -12,7 +12,7 @@ from prm_jax.models import kinds
 from prm_jax.models import model_config
 from prm_jax.runtime import files
 from prm_jax.scoring import scorer
-from prm_jax.text import encoding
+from prm_jax.text import encoding_records
 
 
 def load(
@@ -51,7 +51,7 @@ def load(
       " which has no scores;"
       " give the folder of an implicit prm, a prm or an orm"
     )
-  encoding_config = encoding.saved_encoding(description.encoding, where)
+  encoding_config = encoding_records.from_record(description.encoding, where)
   model = model_config.computing_in(description.model, compute_dtype)
   return scorer.Scorer(
     description.program,

@@ -24,9 +24,7 @@ from prm_jax.runtime import arguments
 from prm_jax.runtime import checks
 from prm_jax.runtime import forks
 from prm_jax.scoring import row_shapes
-from prm_jax.text import conversation_templates
 from prm_jax.text import encoding
-from prm_jax.text import policy_text
 from prm_jax.text import segmenters
 from prm_jax.text import tokenizer as tokenizer_lib
 
@@ -246,12 +244,7 @@ class Scorer:
         " score_text(problem, text, segmenter='paragraph') or"
         " score(problem, steps)"
       )
-    template = encoding.policy_template(self.encoding)
-    if template is None:
-      spans = segmenters.spans(text, self.segmenter, self.tokenizer)
-    else:
-      template = dataclasses.replace(template, segmenter=self.segmenter)
-      spans = tuple(policy_text.spans(text, template, self.tokenizer))
+    spans = self.encoding.template.spans(text, self.segmenter, self.tokenizer)
     steps = tuple(text[start:end] for start, end in spans)
     return schema.Solution(id_, problem, steps, raw_text=text, spans=spans)
 
@@ -338,13 +331,6 @@ class Scorer:
     Returns:
       The scores, with the solution's spans and which steps are judged.
     """
-    template = encoding.policy_template(self.encoding)
-    unread: tuple[bool, ...] = ()
-    if solution.messages is not None and template is not None:
-      assert template.conversation is not None  # it was encoded by it
-      unread = conversation_templates.without_thinking(
-        template.conversation, solution
-      )
     scores = tuple(map(float, row[0]))
     judged = self.judged or kinds.KINDS[self.program].judged
     return schema.StepScores(
@@ -352,7 +338,7 @@ class Scorer:
       logits=tuple(map(float, row[1])),
       spans=solution.spans,
       judged=schema.judged_steps(scores, judged),
-      without_thinking=unread,
+      without_thinking=self.encoding.template.unread(solution),
     )
 
   def _score_padded(

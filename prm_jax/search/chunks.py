@@ -56,7 +56,7 @@ def of_sampler(
   Raises:
     InputError: The policy has no template, so it can't go on within a step.
   """
-  if policy.template is None:
+  if not policy.template.of_policy:
     raise errors.InputError(
       "chunks of tokens: a policy of our own form can't go on within a step;"
       " give an imported one, which has a template"

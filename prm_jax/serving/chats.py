@@ -212,7 +212,7 @@ def reader(template: Any) -> Reader:
   """Returns what reads the texts of a model's clients.
 
   Args:
-    template: The template of the model's encoding; None is our own form.
+    template: The template of the model's encoding.
   """
   if isinstance(template, policy_templates.PolicyTemplate):
     chat = _of_policy(template)

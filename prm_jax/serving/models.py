@@ -130,7 +130,7 @@ class Model:
 
   @property
   def template(self) -> Any:
-    """The template of its texts; None is our own form."""
+    """The template of its texts."""
     return self.scorer.encoding.template
 
   def prepare(

@@ -35,7 +35,10 @@ from prm_jax.serving import models
 from prm_jax.serving import refusals
 from prm_jax.serving import threads
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import segmenters
+from prm_jax.text import step_spans
+from prm_jax.text import template as template_lib
 
 _logger = logging.getLogger(__name__)
 
@@ -86,7 +89,7 @@ class Source:
   limits: limits_lib.Limits
   segmenter: segmenters.Segmenter | None = None
   aggregate: str = "product"
-  template: None = None
+  template: template_lib.Template = own_form.OWN
 
   def prepare(
     self, solution: schema.Solution, where: str, client: str = ""
@@ -125,7 +128,7 @@ class Source:
     """
     if self.segmenter is None:
       raise models.uncut(self.name, where)
-    spans = segmenters.spans(text, self.segmenter)
+    spans = step_spans.spans(text, self.segmenter)
     steps = tuple(text[start:end] for start, end in spans)
     return schema.Solution("0", problem, steps, raw_text=text, spans=spans)
 

@@ -18,8 +18,9 @@ from jaxtyping import Bool, Int
 import numpy as np
 
 from prm_jax import errors
-from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import segmenters
+from prm_jax.text import step_spans
 from prm_jax.text import token_offsets
 from prm_jax.text import tokenizer as tokenizer_lib
 
@@ -34,7 +35,7 @@ def completion_text(
   between: str = "\n",
 ) -> str:
   """Returns a completion's text: its steps with `between` between them."""
-  return between.join(encoding.split_steps(ids, tokenizer)[0])
+  return between.join(own_form.split_steps(ids, tokenizer)[0])
 
 
 def token_ends(
@@ -44,16 +45,14 @@ def token_ends(
 ) -> Int[np.ndarray, T]:
   """Returns where in `completion_text` each token ends, in characters, int32.
 
-  The end of a token is the number of characters that are complete after it. A
-  character whose bytes are in several tokens ends with the last of them
-  (token_offsets.of_ids). A separator stands for `between`, or for nothing after
+  The ends of a step's tokens are token_offsets.of_ids. A separator stands for `between`, or for nothing after
   the last step. eos and tokens after it end where the text ends. The ends never
   decrease, and the last one is the length of the text.
 
   The cost is linear in the tokens: each is decoded with a few others.
   """
   ids = [int(i) for i in ids]
-  steps, _ = encoding.split_steps(ids, tokenizer)
+  steps, _ = own_form.split_steps(ids, tokenizer)
   ends: list[int] = []
   begin = 0
   for k, step in enumerate(steps):
@@ -97,7 +96,7 @@ def segments(
         f"steps={how!r}: expected one of {', '.join(CUTS)}, or spans of"
         " characters"
       )
-    spans = segmenters.spans(text, segmenters.parse(how))
+    spans = step_spans.spans(text, segmenters.parse(how))
     ends = [b for _, b in spans]
     return [text[a:b] for a, b in spans], np.asarray(ends, np.int32)
   spans = tuple(how)

@@ -32,6 +32,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.text import template as template_lib
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
 
@@ -452,7 +453,7 @@ def encode(
   name: str,
   trajectory: schema.Solution,
   tokenizer: tokenizer_lib.Tokenizer,
-) -> templates.Written:
+) -> template_lib.EncodedSolution:
   """Returns a conversation's ids, and where its turns are read.
 
   A turn is read at the token that ends it; a step within a turn at the last
@@ -487,7 +488,7 @@ def encode(
         f"template {name!r}: this tokenizer has no token of its own at which"
         f" step {k} (from 0) ends; leave the turn whole"
       )
-  return templates.Written(
+  return template_lib.EncodedSolution(
     np.asarray(ids, np.int32),
     np.asarray(reads, np.int32),
     starts[0] if starts else len(ids),

@@ -1,21 +1,18 @@
 """The encoder: computes ids, and where each step's score is read, in one pass.
 
-A solution becomes
-
-  bos problem separator  step separator  step separator  ...  [eos]
-
-and every text is encoded on its own. The position at which a step is read
-follows from the lengths; no code searches for an id afterwards. Training,
-evaluation, scoring and sampling all make their ids here. A model of a published
-template gets the ids of its own format: see text/templates.py.
+What is written is said by a template (template.py), our own form or that of a
+published model. The position at which a step is read follows from the lengths
+of what was written; no code searches for an id afterwards. Training,
+evaluation, scoring and sampling all make their ids here.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -24,17 +21,14 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.runtime import checks
-from prm_jax.text import policy_templates
-from prm_jax.text import policy_text
-from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text.template import EncodedSolution
+from prm_jax.text.template import Template
 
 SCORE_POSITIONS = ("last_token", "separator")
 TRUNCATIONS = ("truncate", "drop")
 NEUTRAL = ("good", "bad", "ignore", "three_way")
 AFTER_FIRST_ERROR = ("ignore", "bad", "keep")
-# In a config: the template of the policy that a run starts from.
-OF_POLICY = "policy"
 OUTCOME_TARGETS = ("every_token", "last_step")
 
 
@@ -48,23 +42,17 @@ class EncodingConfig:
       step has no token, so its score is read at its separator.
     max_tokens: The longest solution in tokens; None is no limit.
     truncation: What happens to a longer solution: drop or truncate.
-    template: None for our own format, else the template that replaces it;
-      score_position is then ignored. A name (templates.NAMES) becomes a
-      template when the tokenizer is known, by `with_template`; OF_POLICY, the
-      template of the policy that a run starts from, when that is read.
+    template: What is written, and where steps are read. Each but our own form
+      says the latter itself, whatever score_position is. Configs and
+      checkpoints name it; see text/encoding_records.py.
   """
 
   score_position: str = "last_token"
   max_tokens: int | None = 2048
   truncation: str = "drop"
-  template: (
-    str | templates.PromptTemplate | policy_templates.PolicyTemplate | None
-  ) = None
+  template: Template = dataclasses.field(kw_only=True)
 
   def __post_init__(self):
-    if isinstance(self.template, str):
-      names = (*templates.NAMES, OF_POLICY)
-      checks.check_choice("encoding.template", self.template, names)
     checks.check_choice(
       "encoding.score_position", self.score_position, SCORE_POSITIONS
     )
@@ -73,86 +61,6 @@ class EncodingConfig:
       raise errors.InputError(
         f"encoding.max_tokens={self.max_tokens}: expected 1 or more"
       )
-
-
-def with_template(
-  encoding_config: EncodingConfig, tokenizer: tokenizer_lib.Tokenizer
-) -> EncodingConfig:
-  """Returns the encoding with its named template replaced by the template.
-
-  Raises:
-    InputError: The tokenizer can't hold the template's separators.
-  """
-  template = encoding_config.template
-  if template is None:
-    return encoding_config
-  if template == OF_POLICY:
-    raise errors.InputError(
-      f"encoding.template={OF_POLICY!r}: set init_from to the policy whose"
-      " template it is"
-    )
-  if isinstance(template, str):
-    template = templates.published(template, bos=tokenizer.bos_name)
-  if isinstance(template, policy_templates.PolicyTemplate):
-    policy_templates.check_tokenizer(template, tokenizer)
-  else:
-    templates.check_tokenizer(template, tokenizer)
-  return dataclasses.replace(encoding_config, template=template)
-
-
-def num_ids(
-  encoding_config: EncodingConfig, tokenizer: tokenizer_lib.Tokenizer
-) -> int:
-  """Returns how many token ids a model needs for this encoding."""
-  if encoding_config.template is None:
-    return tokenizer.vocab_size
-  template = with_template(encoding_config, tokenizer).template
-  if isinstance(template, policy_templates.PolicyTemplate):
-    named = policy_templates.control_ids(template, tokenizer)
-    return max(tokenizer.text_ids, *(i + 1 for i in named.values()))
-  assert isinstance(template, templates.PromptTemplate)
-  controls = templates.write(template, "", [""], tokenizer, end=True).tokens
-  return max(tokenizer.text_ids, int(controls.max()) + 1)
-
-
-# Names and values of older checkpoints, and the present ones.
-_RENAMED = dict(
-  place="score_position",
-  too_long="truncation",
-  dialect="template",
-  drop_solution="drop",
-  drop_trailing_steps="truncate",
-)
-
-
-def saved_encoding(fields: Any, where: object) -> EncodingConfig:
-  """Returns the encoding whose fields a checkpoint saved.
-
-  Raises:
-    InputError: The fields are damaged; the message names `where` they are.
-  """
-  if not isinstance(fields, Mapping):
-    raise errors.InputError(
-      f"{where}: damaged encoding: expected an object; restore the original"
-      " file"
-    )
-  fields = {_RENAMED.get(name, name): value for name, value in fields.items()}
-  if "truncation" in fields:
-    value = fields["truncation"]
-    if isinstance(value, str):
-      fields["truncation"] = _RENAMED.get(value, value)
-  try:
-    template = fields.get("template")
-    if isinstance(template, Mapping):
-      is_policy = "ends" in template
-      kind = policy_templates if is_policy else templates
-      fields["template"] = kind.from_record(template)
-    return EncodingConfig(**fields)
-  except (TypeError, ValueError, KeyError) as e:
-    raise errors.InputError(
-      f"{where}: damaged encoding: {' '.join(str(e).split())}; restore the"
-      " original file"
-    ) from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,35 +95,6 @@ class LabelPolicy:
 
 
 @dataclasses.dataclass(frozen=True)
-class EncodedSolution:
-  """A solution's ids, and the score positions that were computed with them.
-
-  Args:
-    tokens: The ids, int32 [T].
-    step_end: Where each step's score is read, int32 [num_steps]. num_steps is
-      less than the solution's if its last steps were cut off.
-    prompt_tokens: The number of ids before the first step.
-    turns: Of a trajectory, the ids of each turn, as (first, one after last).
-  """
-
-  tokens: np.ndarray
-  step_end: np.ndarray
-  prompt_tokens: int
-  turns: tuple[tokenizer_lib.Span, ...] | None = None
-
-  @property
-  def own(self) -> np.ndarray:
-    """Which ids are the model's and no context, bool [T]."""
-    places = np.arange(len(self.tokens))
-    if self.turns is None:
-      return places >= self.prompt_tokens
-    is_own = np.zeros(len(places), bool)
-    for first, end in self.turns:
-      is_own[first:end] = True
-    return is_own
-
-
-@dataclasses.dataclass(frozen=True)
 class Example:
   """One sequence to learn from; all arrays have length T.
 
@@ -243,11 +122,6 @@ class Example:
     return len(self.tokens)
 
 
-def prompt(problem: str, tokenizer: tokenizer_lib.Tokenizer) -> list[int]:
-  """Returns the ids that come before the first step."""
-  return [tokenizer.bos, *tokenizer.encode(problem), tokenizer.separator]
-
-
 def encode(
   problem: str,
   steps: Sequence[str],
@@ -267,31 +141,8 @@ def encode(
     encoding_config: How to encode.
     end: Whether to add eos, which a policy learns to write.
   """
-  if encoding_config.template is not None:
-    solution = schema.Solution("", problem, tuple(steps))
-    return _template_encode(solution, tokenizer, encoding_config, end)
-  ids = prompt(problem, tokenizer)
-  prompt_tokens = len(ids)
-  most = _most_tokens(encoding_config)
-  ends: list[int] = []
-  for k, step in enumerate(steps, 1):
-    text = tokenizer.encode(step)
-    closing = end and k == len(steps)
-    if len(ids) + len(text) + 1 + closing > most:
-      if encoding_config.truncation == "drop" or not ends:
-        return None
-      break
-    ids += text
-    ids.append(tokenizer.separator)
-    at_text = encoding_config.score_position == "last_token" and text
-    ends.append(len(ids) - (2 if at_text else 1))
-  if end and len(ends) == len(steps):
-    ids.append(tokenizer.eos)
-  if len(ids) > most:
-    return None
-  return EncodedSolution(
-    np.asarray(ids, np.int32), np.asarray(ends, np.int32), prompt_tokens
-  )
+  solution = schema.Solution("", problem, tuple(steps))
+  return _that_fits(solution, tokenizer, encoding_config, end)
 
 
 def encode_solution(
@@ -307,119 +158,54 @@ def encode_solution(
   alone reads a conversation.
   """
   try:
-    if solution.messages is not None:
-      _check_reads_conversations(encoding_config)
-    if encoding_config.template is not None:
-      return _template_encode(solution, tokenizer, encoding_config, end)
-    return encode(
-      solution.problem, solution.steps, tokenizer, encoding_config, end=end
-    )
+    if solution.messages is not None and not encoding_config.template.of_policy:
+      raise errors.InputError(
+        "is a conversation, and this model reads a problem and its steps; use a"
+        " model that was imported with its chat template (`role=policy`), or"
+        " was trained from one with encoding.template='policy'"
+      )
+    return _that_fits(solution, tokenizer, encoding_config, end)
   except errors.InputError as e:
     raise errors.InputError(f"solution {solution.id!r}: {e}") from None
 
 
-def _check_reads_conversations(encoding_config: EncodingConfig) -> None:
-  """Refuses a conversation for a model that reads a problem and steps."""
-  template = encoding_config.template
-  if not isinstance(template, policy_templates.PolicyTemplate):
-    raise errors.InputError(
-      "is a conversation, and this model reads a problem and its steps; use a"
-      " model that was imported with its chat template (`role=policy`), or was"
-      " trained from one with encoding.template='policy'"
-    )
-
-
-def _most_tokens(encoding_config: EncodingConfig) -> float:
-  limit = encoding_config.max_tokens
-  return math.inf if limit is None else limit
-
-
-def _write(
-  template: templates.PromptTemplate | policy_templates.PolicyTemplate,
-  solution: schema.Solution,
-  tokenizer: tokenizer_lib.Tokenizer,
-  *,
-  end: bool = False,
-) -> templates.Written:
-  """Returns a solution's ids, and where its steps are read, in a template."""
-  if isinstance(template, policy_templates.PolicyTemplate):
-    return policy_text.encode(template, solution, tokenizer, end=end)
-  return templates.write(
-    template, solution.problem, solution.steps, tokenizer, end=end
-  )
-
-
-def _template_encode(
+def _that_fits(
   solution: schema.Solution,
   tokenizer: tokenizer_lib.Tokenizer,
   encoding_config: EncodingConfig,
   end: bool,
 ) -> EncodedSolution | None:
-  """Returns the result of `encode` for an encoding with a template."""
-  template = encoding_config.template
-  assert not isinstance(template, str), "with_template comes first"
-  assert template is not None
-  is_conversation = solution.messages is not None
-  # A conversation begins with whole turns.
-  own = {*schema.turns_of(solution)} if is_conversation else solution.steps
-  num_steps = len(own)
+  """Returns what is written of a solution, or of its first steps or turns."""
+  limit = encoding_config.max_tokens
+  most = math.inf if limit is None else limit
+  write = functools.partial(
+    encoding_config.template.write,
+    tokenizer=tokenizer,
+    score_position=encoding_config.score_position,
+  )
+  encoded = write(solution, end=end)
+  if len(encoded.tokens) <= most:
+    return encoded
+  if encoding_config.truncation == "drop":
+    return None
+  if solution.messages is not None:
+    # More turns may be fewer tokens, without thoughts.
+    for num in range(len({*schema.turns_of(solution)}), 0, -1):
+      encoded = write(schema.first_turns(solution, num))
+      if len(encoded.tokens) <= most:
+        return encoded
+    return None
 
-  def first_steps(num: int, end: bool = False) -> EncodedSolution:
-    begun = solution if num == num_steps else schema.first_steps(solution, num)
-    return EncodedSolution(*_write(template, begun, tokenizer, end=end))
+  def first_steps(num: int) -> EncodedSolution:
+    return write(schema.first_steps(solution, num))
 
-  encoded = first_steps(num_steps, end)
-  most = _most_tokens(encoding_config)
-  if len(encoded.tokens) > most:
-    if encoding_config.truncation == "drop":
-      return None
-    if is_conversation:
-      return _most_turns(template, solution, num_steps, tokenizer, most)
-    # The most steps that fit: more steps are never fewer tokens.
-    kept = bisect.bisect_right(
-      range(1, num_steps), most, key=lambda n: len(first_steps(n).tokens)
-    )
-    if not kept:
-      return None
-    encoded = first_steps(kept)
-  return encoded
-
-
-def _most_turns(
-  template: templates.PromptTemplate | policy_templates.PolicyTemplate,
-  trajectory: schema.Solution,
-  num_turns: int,
-  tokenizer: tokenizer_lib.Tokenizer,
-  most: float,
-) -> EncodedSolution | None:
-  """Returns the most turns that fit; more may be fewer tokens, without thoughts."""
-  for num in range(num_turns, 0, -1):
-    begun = schema.first_turns(trajectory, num)
-    encoded = EncodedSolution(*_write(template, begun, tokenizer))
-    if len(encoded.tokens) <= most:
-      return encoded
-  return None
-
-
-def split_steps(
-  ids: tokenizer_lib.Ids, tokenizer: tokenizer_lib.Tokenizer
-) -> tuple[list[str], bool]:
-  """Returns the steps in sampled ids, and whether the policy ended by itself.
-
-  The separators are ids that the policy wrote, not text.
-  """
-  steps, start = [], 0
-  for i, token in enumerate(ids):
-    if token == tokenizer.eos:
-      if i > start:
-        steps.append(tokenizer.decode(ids[start:i]))
-      return steps, True
-    if token == tokenizer.separator:
-      steps.append(tokenizer.decode(ids[start:i]))
-      start = i + 1
-  if start < len(ids):
-    steps.append(tokenizer.decode(ids[start:]))
-  return steps, False
+  # The most steps that fit: more steps are never fewer tokens.
+  kept = bisect.bisect_right(
+    range(1, len(solution.steps)),
+    most,
+    key=lambda n: len(first_steps(n).tokens),
+  )
+  return first_steps(kept) if kept else None
 
 
 def step_labels(
@@ -612,13 +398,3 @@ def sft_examples(
 def group_of(solution: schema.Solution) -> str:
   """Returns a value that is equal for solutions that may share a prefix."""
   return str(solution.extra.get("group", solution.problem))
-
-
-def policy_template(
-  encoding_config: EncodingConfig,
-) -> policy_templates.PolicyTemplate | None:
-  """Returns the template of a policy's encoding; None is our own form."""
-  template = encoding_config.template
-  if isinstance(template, policy_templates.PolicyTemplate):
-    return template
-  return None

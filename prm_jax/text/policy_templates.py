@@ -1,19 +1,4 @@
-"""How a published policy is prompted, and how its text is read, as data.
-
-A template says what is written around a problem, what ends a solution, and how
-the policy's text is cut into steps. It is a list of parts, which is saved with
-the checkpoint; the kinds of parts are those of text/templates.py:
-
-  problem   the text of the problem
-  text      these letters
-  control   the id of a control or added token; no text can yield it
-  cut       the texts on both sides are encoded separately
-
-Texts without a control or cut between them are encoded as one. A solution is
-encoded on its own, after the opening: a policy continues from ids, so the ids
-before its own never depend on what it writes. A reward model's may be encoded
-with what is around it (`one_text`).
-"""
+"""Published policies' templates, and templates as JSON has them."""
 
 from __future__ import annotations
 
@@ -23,106 +8,14 @@ import inspect
 import reprlib
 from typing import Any
 
-import numpy as np
-
 from prm_jax import errors
 from prm_jax.runtime import checks
 from prm_jax.text import conversation_templates
 from prm_jax.text import few_shot
 from prm_jax.text import segmenters
+from prm_jax.text import template as template_lib
 from prm_jax.text import templates
-from prm_jax.text import tokenizer as tokenizer_lib
-
-KINDS = ("problem", "text", "control", "cut")
-CLOSING_KINDS = ("text", "control", "cut")
-
-
-@dataclasses.dataclass(frozen=True)
-class PolicyTemplate:
-  """What is written around a problem, what ends a solution, and its steps.
-
-  Args:
-    name: The name of the template.
-    opening: The parts before a solution; one of them is the problem.
-    ends: The names of the tokens that end a solution. A policy is trained to
-      write the first.
-    separator: What is written after each step of a solution whose whole text
-      isn't known, unless it is the last of a finished one.
-    segmenter: How the policy's text is cut into steps.
-    strips: Whether white space around the problem is left out, as some chat
-      templates do.
-    thinking: The names of the tokens that open and close a model's reasoning;
-      () if it has none. In a solution's text they are written by their names,
-      and no step holds them.
-    stop: Texts that end a solution too, such as the opening of the next problem
-      after examples. A solution's text ends before them.
-    closing: For an outcome reward model, the parts after a whole solution, at
-      the last token of which its last step is read. If these are a cut alone,
-      it is read at the solution's last token; if (), every step is read at its
-      own.
-    conversation: How the model reads whole conversations, or None.
-    no_conversation: Why it reads none, for messages.
-    refuses: For an outcome reward model, texts that its chat template doesn't
-      write as they are, such as the end of a model's reasoning. No problem or
-      solution may hold one.
-    one_text: For an outcome reward model, whether a solution is encoded as one
-      text with those beside it, as published models read it. Encoded alone, a
-      solution may have other ids: Llama 2's tokenizer begins every text with a
-      space, and Qwen's joins line breaks.
-  """
-
-  name: str
-  opening: tuple[templates.TemplatePart, ...]
-  ends: tuple[str, ...]
-  separator: str = "\n\n"
-  segmenter: segmenters.Segmenter = segmenters.PARAGRAPH
-  strips: bool = False
-  thinking: tuple[str, ...] = ()
-  stop: tuple[str, ...] = ()
-  closing: tuple[templates.TemplatePart, ...] = ()
-  one_text: bool = False
-  refuses: tuple[str, ...] = ()
-  # Two templates that differ in it alone are seldom met, and it is long.
-  conversation: conversation_templates.ConversationTemplate | None = (
-    dataclasses.field(default=None, hash=False)
-  )
-  no_conversation: str = "it wasn't imported with its chat template"
-
-  def __post_init__(self):
-    kinds = [kind for kind, _ in self.opening]
-    closing = {kind for kind, _ in self.closing}
-    for name, given, known in (
-      ("opening", {*kinds}, KINDS),
-      ("closing", closing, CLOSING_KINDS),
-    ):
-      if unknown := given - {*known}:
-        raise errors.InputError(
-          f"template {self.name!r}: {name} has {', '.join(sorted(unknown))};"
-          f" expected {', '.join(known)}"
-        )
-    if kinds.count("problem") != 1:
-      raise errors.InputError(
-        f"template {self.name!r}: opening needs one problem"
-      )
-    if not self.ends:
-      raise errors.InputError(
-        f"template {self.name!r}: no token ends a solution; name one"
-      )
-    if len(self.thinking) not in (0, 2):
-      raise errors.InputError(
-        f"template {self.name!r}: thinking={self.thinking}: expected the names"
-        " of two tokens, or none"
-      )
-    if self.one_text and not self.closing:
-      raise errors.InputError(
-        f"template {self.name!r}: one_text is for reward models; it needs a"
-        " closing"
-      )
-    if not self.separator or not all((*self.stop, *self.refuses)):
-      raise errors.InputError(
-        f"template {self.name!r}: a separator, a stop or what it refuses is"
-        " empty; give it a character"
-      )
+from prm_jax.text.policy_text import PolicyTemplate
 
 
 def from_record(record: Mapping[str, Any]) -> PolicyTemplate:
@@ -161,92 +54,6 @@ def _checked(value: Any, kind: type) -> Any:
   if not isinstance(value, (kind, tuple) if kind is list else kind):
     raise TypeError(f"{reprlib.repr(value)} isn't a {kind.__name__}")
   return value
-
-
-def check_texts(template: PolicyTemplate, problem: str, text: str) -> None:
-  """Refuses a problem or a solution's text that holds what a template refuses.
-
-  Raises:
-    InputError: One of them does.
-  """
-  for name, given in (("problem", problem), ("solution", text)):
-    for word in template.refuses:
-      if word in given:
-        raise errors.InputError(
-          f"the {name} holds {word!r}, which the model's chat template doesn't"
-          " write as it stands: it moves, changes or refuses such a text; take"
-          " it out, or give what follows the last one alone"
-        )
-
-
-def write_opening(
-  template: PolicyTemplate,
-  problem: str,
-  tokenizer: tokenizer_lib.Tokenizer,
-) -> np.ndarray:
-  """Returns the ids before a solution, int32 [T].
-
-  Args:
-    template: The template.
-    problem: The text of the question.
-    tokenizer: The tokenizer.
-
-  Raises:
-    InputError: The tokenizer lacks a control token of the opening.
-  """
-  parts = opening_parts(template, problem)
-  ids, _, _ = templates.write_parts(template.name, parts, tokenizer)
-  return np.asarray(ids, np.int32)
-
-
-def opening_parts(
-  template: PolicyTemplate, problem: str
-) -> tuple[templates.TemplatePart, ...]:
-  """Returns the parts before a solution, the problem filled in."""
-  text = problem.strip() if template.strips else problem
-  return tuple(
-    ("text", text) if kind == "problem" else (kind, content)
-    for kind, content in template.opening
-  )
-
-
-def write_closing(
-  template: PolicyTemplate, tokenizer: tokenizer_lib.Tokenizer
-) -> list[int]:
-  """Returns the ids after a whole solution that an ORM reads.
-
-  Raises:
-    InputError: The tokenizer lacks a control token of the closing.
-  """
-  ids, _, _ = templates.write_parts(template.name, template.closing, tokenizer)
-  return ids
-
-
-def control_ids(
-  template: PolicyTemplate, tokenizer: tokenizer_lib.Tokenizer
-) -> dict[str, int]:
-  """Returns the ids of all control tokens that a template names, by name.
-
-  Raises:
-    InputError: The tokenizer lacks one.
-  """
-  parts = (*template.opening, *template.closing)
-  names = [content for kind, content in parts if kind == "control"]
-  return {
-    name: templates.control_id(template.name, tokenizer, name)
-    for name in (*names, *template.ends, *template.thinking)
-  }
-
-
-def check_tokenizer(
-  template: PolicyTemplate, tokenizer: tokenizer_lib.Tokenizer
-) -> None:
-  """Refuses a tokenizer that lacks a control token of a template.
-
-  Raises:
-    InputError: It lacks one of the opening, of the ends or of thinking.
-  """
-  control_ids(template, tokenizer)
 
 
 # --- The published ones -----------------------------------------------------
@@ -410,24 +217,23 @@ CHATS = tuple(_CHATS)
 NAMES = (*CHATS, *_TEXTS)
 
 
-def is_chat(template: PolicyTemplate) -> bool:
+def is_chat(template: template_lib.Template) -> bool:
   """Returns whether a template is a chat, and not a text that goes on."""
   return template.name not in _TEXTS
 
 
 def lacks_temperature(
-  template: PolicyTemplate | None,
+  template: template_lib.Template,
   defaults: Mapping[str, float],
 ) -> bool:
   """Returns whether a chat model came without the temperature it is made for.
 
   Args:
-    template: The policy's template; None is our own form.
+    template: The policy's template.
     defaults: The sampling that it came with.
   """
-  if template is None or not is_chat(template):
-    return False
-  return "temperature" not in defaults
+  is_known_chat = template.of_policy and is_chat(template)
+  return is_known_chat and "temperature" not in defaults
 
 
 def published(

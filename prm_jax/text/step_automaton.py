@@ -5,7 +5,7 @@ complete, or a stop text is. Composed with the bytes of each id, it is an array
 [states, ids]: an entry is the next state times 4, plus an event. One gather a
 token then replaces the host's decoding. Most ids do the same in every state, so
 the array is kept as its different columns. What an automaton calls a step's end
-is where text/segmenters.py ends it; segmenters that look ahead have none.
+is where text/step_spans.py ends it; segmenters that look ahead have none.
 
 A byte of a character of several bytes is no blank, line break or ASCII letter,
 so bytes and characters give the same events, half characters included.
@@ -24,6 +24,7 @@ from prm_jax import errors
 from prm_jax.batch import ArrayLike
 from prm_jax.text import paragraph_cuts
 from prm_jax.text import segmenters
+from prm_jax.text import step_cuts
 from prm_jax.text import token_bytes
 
 # Events. A token with several has the largest: a solution that a stop text ends
@@ -32,7 +33,7 @@ NONE, STEP, STOP = 0, 1, 2
 # An entry of a table is `state * EVENTS + event`.
 EVENTS = 4
 
-_BLANKS = frozenset(f"{segmenters.BLANK}\n".encode())
+_BLANKS = frozenset(f"{step_cuts.BLANK}\n".encode())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -8,6 +8,8 @@ step is read. It is a list of parts, which is saved with the checkpoint.
   control         the id of a control or added token; no text can yield it
   cut             the texts on both sides are encoded separately
   read            the step is read at the last token so far
+  bos             the tokenizer's first token, else the control of this name, if
+                  any; `fitted` puts a control in its place
 
 Texts without a control or cut between them are encoded as one, as the public
 recipes do. The position of a step's score follows from the lengths of what was
@@ -20,14 +22,18 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
 from prm_jax import errors
+from prm_jax import schema
+from prm_jax.text import segmenters
+from prm_jax.text import step_spans
+from prm_jax.text import template as template_lib
 from prm_jax.text import tokenizer as tokenizer_lib
 
-KINDS = ("problem", "step", "text", "control", "cut", "read")
+KINDS = ("problem", "step", "text", "control", "cut", "read", "bos")
 PARTS = ("opening", "step", "closing", "first_step")
 TemplatePart = tuple[str, str]
 
@@ -35,11 +41,14 @@ PROBLEM: TemplatePart = ("problem", "")
 STEP: TemplatePart = ("step", "")
 CUT: TemplatePart = ("cut", "")
 READ: TemplatePart = ("read", "")
+BOS: TemplatePart = ("bos", "")
 
 
 @dataclasses.dataclass(frozen=True)
 class PromptTemplate:
   """What is written around a problem and its steps, and where steps are read.
+
+  It is a template.Template.
 
   Args:
     name: The name of the template.
@@ -55,6 +64,9 @@ class PromptTemplate:
   step: tuple[TemplatePart, ...]
   closing: tuple[TemplatePart, ...] = ()
   first_step: tuple[TemplatePart, ...] = ()
+
+  of_policy: ClassVar[bool] = False
+  segmenter: ClassVar[None] = None
 
   def __post_init__(self):
     for name in PARTS:
@@ -72,6 +84,92 @@ class PromptTemplate:
           f"template {self.name!r}: {name} needs one step and one read"
         )
 
+  def fitted(self, tokenizer: tokenizer_lib.Tokenizer) -> PromptTemplate:
+    parts: dict[str, Any] = {
+      name: tuple(
+        x for part in getattr(self, name) for x in _of(part, tokenizer)
+      )
+      for name in PARTS
+    }
+    template = dataclasses.replace(self, **parts)
+    template.write(schema.Solution("", "", _PROBES), tokenizer, end=True)
+    return template
+
+  def num_ids(self, tokenizer: tokenizer_lib.Tokenizer) -> int:
+    blank = schema.Solution("", "", ("",))
+    controls = self.fitted(tokenizer).write(blank, tokenizer, end=True).tokens
+    return max(tokenizer.text_ids, int(controls.max()) + 1)
+
+  def write(
+    self,
+    solution: schema.Solution,
+    tokenizer: tokenizer_lib.Tokenizer,
+    *,
+    score_position: str = "last_token",
+    end: bool = False,
+  ) -> template_lib.EncodedSolution:
+    del score_position
+    parts = self._filled(solution.problem, solution.steps, end)
+    ids, reads, starts = write_parts(self.name, parts, tokenizer)
+    step_end = np.asarray(reads, np.int32) - 1
+    limits = np.asarray([*starts[1:], len(ids)], np.int32)[: len(starts)]
+    outside = np.flatnonzero((step_end < starts) | (step_end >= limits))
+    if len(outside):
+      raise errors.InputError(
+        f"template {self.name!r}: this tokenizer has no token at which step"
+        f" {outside[0]} (from 0) can be read, after the step and before the next"
+        " one; use another template"
+      )
+    first = starts[0] if starts else len(ids)
+    return template_lib.EncodedSolution(
+      np.asarray(ids, np.int32), step_end, first
+    )
+
+  def spans(
+    self,
+    text: str,
+    segmenter: segmenters.Segmenter,
+    tokenizer: tokenizer_lib.Tokenizer,
+    begun: str = "",
+  ) -> tuple[schema.Span, ...]:
+    return step_spans.spans(text, segmenter, tokenizer, begun)
+
+  def unread(self, solution: schema.Solution) -> tuple[bool, ...]:
+    del solution
+    return ()
+
+  def _filled(
+    self, problem: str, steps: Sequence[str], end: bool
+  ) -> Iterator[TemplatePart]:
+    """Yields the parts of a solution, problem and steps filled in."""
+
+    def fill(
+      parts: Iterable[TemplatePart], step: str = ""
+    ) -> Iterator[TemplatePart]:
+      values = dict(problem=("text", problem), step=("step", step))
+      return (values.get(kind, (kind, text)) for kind, text in parts)
+
+    yield from fill(self.opening)
+    for k, step in enumerate(steps):
+      yield from fill(self.step if k else self.first_step or self.step, step)
+    if end:
+      yield from fill(self.closing)
+
+
+# Steps that a tokenizer might drop, or join to what follows them.
+_PROBES = ("", "", " ", "\n", "1", " 1", "a", "+", "")
+
+
+def _of(
+  part: TemplatePart, tokenizer: tokenizer_lib.Tokenizer
+) -> tuple[TemplatePart, ...]:
+  """Returns a part with the tokenizer's first token by its name."""
+  kind, name = part
+  if kind != "bos":
+    return (part,)
+  name = tokenizer.bos_name or name
+  return (("control", name),) if name else ()
+
 
 def from_record(record: Mapping[str, Any]) -> PromptTemplate:
   """Returns the template that JSON holds; raises TypeError or ValueError."""
@@ -80,60 +178,6 @@ def from_record(record: Mapping[str, Any]) -> PromptTemplate:
     for name in record.keys() - {"name"}
   }
   return PromptTemplate(name=str(record["name"]), **parts)
-
-
-class Written(NamedTuple):
-  """What is written for a solution.
-
-  Args:
-    tokens: The ids.
-    step_end: The index of each step's score.
-    prompt_tokens: The number of ids before the first step.
-    turns: Of a trajectory, the ids of each turn, as (first, one after last).
-  """
-
-  tokens: np.ndarray
-  step_end: np.ndarray
-  prompt_tokens: int
-  turns: tuple[tokenizer_lib.Span, ...] | None = None
-
-
-def write(
-  template: PromptTemplate,
-  problem: str,
-  steps: Sequence[str],
-  tokenizer: tokenizer_lib.Tokenizer,
-  *,
-  end: bool = False,
-) -> Written:
-  """Returns a solution's ids and where its steps are read, int32.
-
-  Args:
-    template: The template.
-    problem: The text of the question.
-    steps: The text of each step.
-    tokenizer: The tokenizer.
-    end: Whether to add what closes a whole solution.
-
-  Raises:
-    InputError: The tokenizer lacks a control token of the template, or has no
-      token to read a step at: one after the step's beginning and before the
-      next step.
-  """
-  ids, reads, starts = write_parts(
-    template.name, _filled(template, problem, steps, end), tokenizer
-  )
-  step_end = np.asarray(reads, np.int32) - 1
-  limits = np.asarray([*starts[1:], len(ids)], np.int32)[: len(starts)]
-  outside = np.flatnonzero((step_end < starts) | (step_end >= limits))
-  if len(outside):
-    raise errors.InputError(
-      f"template {template.name!r}: this tokenizer has no token at which step"
-      f" {outside[0]} (from 0) can be read, after the step and before the next"
-      " one; use another template"
-    )
-  first = starts[0] if starts else len(ids)
-  return Written(np.asarray(ids, np.int32), step_end, first)
 
 
 def write_parts(
@@ -185,7 +229,7 @@ def write_parts(
     text = ""
     marks.clear()
 
-  for kind, content in parts:
+  for kind, content in (x for part in parts for x in _of(part, tokenizer)):
     if kind == "control":
       flush()
       ids.append(control_id(name, tokenizer, content))
@@ -200,46 +244,6 @@ def write_parts(
       text += content
   flush()
   return ids, reads, starts
-
-
-# Steps that a tokenizer might drop, or join to what follows them.
-_PROBES = ("", "", " ", "\n", "1", " 1", "a", "+", "")
-
-
-def check_tokenizer(
-  template: PromptTemplate, tokenizer: tokenizer_lib.Tokenizer
-) -> None:
-  """Refuses a tokenizer that can't hold a template's separators.
-
-  Args:
-    template: The template.
-    tokenizer: The tokenizer.
-
-  Raises:
-    InputError: The tokenizer lacks a control token of the template, or has no
-      token for what is written after a step, as one that drops line breaks.
-  """
-  write(template, "", _PROBES, tokenizer, end=True)
-
-
-def _filled(
-  template: PromptTemplate, problem: str, steps: Sequence[str], end: bool
-) -> Iterator[TemplatePart]:
-  """Yields the parts of a solution, problem and steps filled in."""
-
-  def fill(
-    parts: Iterable[TemplatePart], step: str = ""
-  ) -> Iterator[TemplatePart]:
-    values = dict(problem=("text", problem), step=("step", step))
-    return (values.get(kind, (kind, text)) for kind, text in parts)
-
-  yield from fill(template.opening)
-  for k, step in enumerate(steps):
-    yield from fill(
-      template.step if k else template.first_step or template.step, step
-    )
-  if end:
-    yield from fill(template.closing)
 
 
 def control_id(
@@ -276,17 +280,13 @@ LLAMA_SYSTEM = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024"
 _LINE = (CUT, STEP, CUT, ("text", "\n"), READ)
 
 
-def token_classification(bos: str | None = None) -> PromptTemplate:
+def token_classification() -> PromptTemplate:
   r"""Returns the template of TRL's PRMTrainer: texts encoded separately.
 
   "\\n" follows each step, which is read at the last token of it
   (trl.experimental.prm).
-
-  Args:
-    bos: The name of the tokenizer's first token, or None.
   """
-  opening = (_named(bos), PROBLEM) if bos else (PROBLEM,)
-  return PromptTemplate("token_classification", opening, _LINE)
+  return PromptTemplate("token_classification", (BOS, PROBLEM), _LINE)
 
 
 def qwen_prm(system: str = STEP_BY_STEP) -> PromptTemplate:
@@ -303,9 +303,9 @@ def qwen_prm(system: str = STEP_BY_STEP) -> PromptTemplate:
   return PromptTemplate("qwen_prm", opening, step, closing)
 
 
-def math_shepherd(bos: str | None = None) -> PromptTemplate:
+def math_shepherd() -> PromptTemplate:
   """Returns the template of Math-Shepherd: one text, read at ки after a step."""
-  opening = (_named(bos or "<s>"), PROBLEM, ("text", " "))
+  opening = (("bos", "<s>"), PROBLEM, ("text", " "))
   step = (STEP, ("text", " ки"), READ, ("text", "\n"))
   return PromptTemplate("math_shepherd", opening, step)
 
@@ -337,17 +337,13 @@ def rlhflow(system: str = LLAMA_SYSTEM) -> PromptTemplate:
   )
 
 
-def skywork(bos: str | None = None) -> PromptTemplate:
+def skywork() -> PromptTemplate:
   r"""Returns the template of Skywork-o1-Open-PRM: a line for each step.
 
-  Each line is encoded alone, and a step is read at its "\\n".
-
-  Args:
-    bos: The name of the tokenizer's first token. Qwen's tokenizer has none; the
-      public code writes nothing then.
+  Each line is encoded alone, and a step is read at its "\\n". Qwen's tokenizer
+  has no first token; the public code writes nothing then.
   """
-  start = (_named(bos),) if bos else ()
-  return PromptTemplate("skywork", (*start, PROBLEM, ("text", "\n")), _LINE)
+  return PromptTemplate("skywork", (BOS, PROBLEM, ("text", "\n")), _LINE)
 
 
 def _named(name: str) -> TemplatePart:
@@ -365,14 +361,11 @@ _OTHERS = dict(
 )
 
 
-def published(
-  name: str, *, bos: str | None = None, system: str | None = None
-) -> PromptTemplate:
+def published(name: str, *, system: str | None = None) -> PromptTemplate:
   """Returns a published template by its name.
 
   Args:
     name: One of NAMES.
-    bos: The name of the tokenizer's first token, None if it has none.
     system: The system turn of a chat; None is the template's own.
 
   Raises:
@@ -386,4 +379,4 @@ def published(
     return _CHATS[name]() if system is None else _CHATS[name](system)
   if system is not None:
     raise errors.InputError(f"template {name!r} has no system turn to change")
-  return _OTHERS[name](bos)
+  return _OTHERS[name]()

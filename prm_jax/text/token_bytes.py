@@ -8,7 +8,6 @@ beginning of a text decoders leave out a space that their encoders add.
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
@@ -22,6 +21,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax.text import token_memory
+from prm_jax.text import token_offsets
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
 
@@ -78,17 +78,20 @@ class TokenBytes:
     return b"".join(self.parts(ids)).decode("utf-8", "replace")
 
   def ends(self, ids: tokenizer_lib.Ids) -> Int[np.ndarray, " T"]:
-    """Returns how many characters of the text are complete after each id.
+    """Returns how many characters of the text are complete after each id, int32.
 
-    A character is complete with its last byte, and bytes that are no character
-    with the byte that shows it. So ids that follow change no end but the last
-    one, which is the length of the text. The ends never decrease. int32.
+    It is token_offsets.of_ids of `text`, and faster for whole characters.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    sizes = [len(decoder.decode(part)) for part in self.parts(ids)]
-    if sizes:
-      sizes[-1] += len(decoder.decode(b"", final=True))
-    return np.cumsum(sizes, dtype=np.int32)
+    parts = self.parts(ids)
+    raw = b"".join(parts)
+    try:
+      raw.decode()
+    except UnicodeDecodeError:
+      return np.asarray(token_offsets.of_ids(ids, self.text), np.int32)
+    begins = np.frombuffer(raw, np.uint8) & 0xC0 != 0x80
+    sizes = np.asarray([len(part) for part in parts], np.int64)
+    complete = np.cumsum(np.append(begins, True)) - 1
+    return complete[np.cumsum(sizes)].astype(np.int32)
 
 
 def token_bytes(

@@ -1,8 +1,12 @@
 """How many characters of a text are complete after each of its ids.
 
+The one rule: a character is complete after the last token that has a byte of it.
+A U+FFFD is a character, too, whether the text holds it or it stands for bytes
+that are none, such as half a character. So what follows can change no offset
+before that of the last token with bytes, which is the length of the text.
+
 A decoder alone is enough: no vocabulary is read, so the ids may be those of any
-program's tokenizer. text/token_bytes.py, which knows the bytes of ours, gives
-the same for whole characters, also while ids are still coming.
+program's tokenizer.
 """
 
 from __future__ import annotations
@@ -24,10 +28,6 @@ _MOST_AHEAD = 24
 
 def of_ids(ids: Ids, decode: Decode) -> list[int]:
   """Returns how many characters of the text are complete after each token.
-
-  A character of several tokens is complete after the last of them. So is a
-  U+FFFD, whether it is a character of the text or stands for bytes that are
-  none.
 
   Ids are decoded a few at a time. If the parts together aren't the whole text,
   because the decoder joins tokens in another way, each prefix of the ids is
@@ -65,7 +65,9 @@ def _by_windows(ids: Ids, decode: Decode, whole: str) -> list[int] | None:
     if not text.startswith(context):
       return None
     new = text[len(context) :]
-    offset, is_whole = _complete(ids, k, new, done, whole, before, decode)
+    offset, is_whole = _complete(
+      ids, k, new, done, whole, before, decode, window
+    )
     offsets.append(offset)
     if is_whole and not whole.startswith(new, done):
       return None
@@ -88,7 +90,7 @@ def _by_prefixes(ids: Ids, decode: Decode, whole: str) -> list[int]:
   for k in range(1, len(ids)):
     text = decode(ids[:k])
     before = offsets[-1] if offsets else 0
-    offset, _ = _complete(ids, k, text, 0, whole, before, decode)
+    offset, _ = _complete(ids, k, text, 0, whole, before, decode, ids[:k])
     same = itertools.takewhile(lambda ab: ab[0] == ab[1], zip(text, whole))
     offsets.append(max(before, min(offset, sum(1 for _ in same))))
   return offsets + [len(whole)] * bool(len(ids))
@@ -102,6 +104,7 @@ def _complete(
   whole: str,
   before: int,
   decode: Decode,
+  window: Ids,
 ) -> tuple[int, bool]:
   """Returns the offset of a token, and whether a character ends with it.
 
@@ -113,11 +116,14 @@ def _complete(
     whole: The whole text.
     before: The offset of the token before it.
     decode: Returns the text of ids.
+    window: The last ids up to the token; a character begins with the first.
   """
   end = start + len(text)
   if not text.endswith(_NO_CHARACTER):
     return end, True
-  if whole.startswith(text, start) and _begins(ids, k, whole[end:], decode):
+  if whole.startswith(text, start) and _is_between(
+    window, ids[k : k + _MOST_AHEAD], decode
+  ):
     return end, True
   # A token whose own text is one U+FFFD has no other character that it could
   # complete; of more, the last isn't complete.
@@ -125,18 +131,18 @@ def _complete(
   return (before if is_part else max(before, end - 1)), False
 
 
-def _begins(ids: Ids, k: int, rest: str, decode: Decode) -> bool:
-  """Returns whether a character begins with ids[k], if `rest` may follow.
+def _is_between(before: Ids, after: Ids, decode: Decode) -> bool:
+  """Returns whether no character has bytes on both sides.
 
-  If one is cut there, its later bytes alone are no character, so they have a
-  text of their own in front of the rest. Decoders leave out a space at the
-  beginning of a text.
+  The halves of one are two characters at least, so the texts of both sides are
+  then longer than their common one. Decoders leave out a space at the beginning
+  of a text.
   """
-  last = min(len(ids), k + _MOST_AHEAD)
-  for stop in range(k + 1, last + 1):
-    text = decode(ids[k:stop])
-    if text.strip(" ") and not text.endswith(_NO_CHARACTER):
+  both = decode(before)
+  for num in range(1, len(after) + 1):
+    both = decode([*before, *after[:num]])
+    if not both.endswith(_NO_CHARACTER):
+      after = after[:num]
       break
-  else:
-    text = decode(ids[k:last])
-  return rest.startswith(text) or rest.removeprefix(" ").startswith(text)
+  parts = (decode(before), decode(after))
+  return both in ("".join(parts), " ".join(parts))

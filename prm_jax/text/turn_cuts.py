@@ -7,6 +7,7 @@ import dataclasses
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.text import segmenters
+from prm_jax.text import step_spans
 from prm_jax.text import tokenizer as tokenizer_lib
 
 
@@ -46,7 +47,7 @@ def cut(
   turns = [x for x in solution.messages if x.role == "assistant"]
   places = schema.turn_spans(turns)
   for turn, (start, end) in zip(turns, places, strict=True):
-    found = segmenters.spans(turn.text, segmenter, tokenizer) or ((0, 0),)
+    found = step_spans.spans(turn.text, segmenter, tokenizer) or ((0, 0),)
     own = [(start + a, start + b) for a, b in found]
     spans += [*own[:-1], (own[-1][0], end)]
   raw_text = schema.BETWEEN_TURNS.join(x.shown for x in turns)

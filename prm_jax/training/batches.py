@@ -28,6 +28,7 @@ from prm_jax.runtime import distributed
 from prm_jax.runtime import environment
 from prm_jax.runtime import progress
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
 from prm_jax.text import token_memory
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import program as program_lib
@@ -110,7 +111,7 @@ def encode_rows(
   )
   trained = programs.TRAINED[programs.name_of(objective)]
   # Once, not for every solution that a stream encodes.
-  encoding_config = encoding.with_template(encoding_config, tokenizer)
+  encoding_config = encoding_records.with_template(encoding_config, tokenizer)
   encoded = functools.partial(
     trained.encoder(objective),
     # What solutions share is encoded once.
@@ -237,7 +238,7 @@ def _decides_examples(
   return dict(
     program=programs.name_of(objective),
     objective=repr(objective),
-    encoding=dataclasses.asdict(encoding_config),
+    encoding=encoding_records.record_of(encoding_config),
     share_prefixes=share_prefixes,
     tokenizer=saved_tokenizer,
     # A new version may have other ids.

@@ -14,7 +14,7 @@ from prm_jax.models import model_config
 from prm_jax.runtime import checks
 from prm_jax.runtime import limits
 from prm_jax.text import encoding
-from prm_jax.text import policy_templates
+from prm_jax.text import encoding_records
 from prm_jax.text import segmenters
 from prm_jax.training import batches
 from prm_jax.training import loop
@@ -85,14 +85,11 @@ class TrainConfig:
         f" packing.sequence_length={packing.sequence_length}; a solution must"
         " fit a row"
       )
-    template = self.encoding.template
-    is_of_policy = template == encoding.OF_POLICY or isinstance(
-      template, policy_templates.PolicyTemplate | None
-    )
-    if self.kind.writes and not is_of_policy:
+    name = encoding_records.config_name(self.encoding.template)
+    if self.kind.writes and name not in (None, encoding_records.OF_POLICY):
       yield (
-        f"encoding.template={template!r}: a policy is sampled in the native"
-        f" form or in its own template; set it to None or {encoding.OF_POLICY!r}"
+        f"encoding.template={name!r}: a policy is sampled in the native form or"
+        f" in its own template; set it to None or {encoding_records.OF_POLICY!r}"
       )
     checks.check_seed(self.seed)
     checks.check_counts(self, ("microbatches", "eval_rows"))
@@ -166,10 +163,7 @@ def warn_of_head(config: TrainConfig) -> None:
   Args:
     config: The whole run.
   """
-  template = config.encoding.template
-  if isinstance(template, policy_templates.PolicyTemplate):
-    template = encoding.OF_POLICY  # as the config has it
-  name = template if isinstance(template, str | None) else template.name
+  name = encoding_records.config_name(config.encoding.template)
   is_mlp = (
     config.model.get("step_head") == "mlp" and "step" in config.kind.heads
   )

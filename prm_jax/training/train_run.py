@@ -37,10 +37,8 @@ from prm_jax.runtime import distributed
 from prm_jax.runtime import files
 from prm_jax.runtime import progress
 from prm_jax.runtime import storage
-from prm_jax.text import encoding
-from prm_jax.text import policy_templates
+from prm_jax.text import encoding_records
 from prm_jax.text import segmenters
-from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import batches
 from prm_jax.training import implicit_prm
@@ -180,7 +178,7 @@ def train(
   train_config.warn_of_aggregate(config)
   train_config.warn_of_head(config)
   vocab_size = vocab_size or tokenizer.vocab_size
-  needed = encoding.num_ids(config.encoding, tokenizer)
+  needed = config.encoding.template.num_ids(tokenizer)
   checks.refuse(_problems(config, sources, init_from, needed, vocab_size))
   data = dict(_told(solutions), evaluation=_told(eval_solutions))
   distributed.check_same(dict(data=data))
@@ -266,7 +264,7 @@ def _problems(
     yield (
       f"the model has {vocab_size} token ids and this reading takes {needed};"
       " set encoding.template to one of"
-      f" {', '.join((*templates.NAMES, encoding.OF_POLICY))}"
+      f" {', '.join(encoding_records.NAMES)}"
     )
   if config.objective.compares and sources is not None and sources.weights:
     yield (
@@ -300,8 +298,8 @@ def _description(
   return model_json.Description(
     program=config.program,
     model=model,
-    encoding=dataclasses.asdict(
-      encoding.with_template(config.encoding, tokenizer)
+    encoding=encoding_records.record_of(
+      encoding_records.with_template(config.encoding, tokenizer)
     ),
     tokenizer=tokenizer.save(folder),
     aggregate=config.aggregate,
@@ -317,10 +315,7 @@ def _segmenter(
   """Returns how the model's texts are cut, if that is known."""
   if config.segmenter:
     return segmenters.parse(config.segmenter)
-  template = config.encoding.template
-  if isinstance(template, policy_templates.PolicyTemplate):
-    return template.segmenter
-  return None
+  return config.encoding.template.segmenter
 
 
 def _told(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
@@ -382,7 +377,7 @@ def _other_model(
       program=x.program,
       tokenizer=x.tokenizer,
       scoring=x.scoring,
-      encoding=encoding.saved_encoding(x.encoding, workdir),
+      encoding=encoding_records.from_record(x.encoding, workdir),
       # How it's computed may change on the way: to fit the memory, say.
       model=dataclasses.replace(
         x.model,

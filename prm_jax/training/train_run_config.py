@@ -27,7 +27,9 @@ from prm_jax.runtime import files
 from prm_jax.runtime import storage
 from prm_jax.runtime import verbs
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
 from prm_jax.text import policy_templates
+from prm_jax.text import template as template_lib
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import batches
 from prm_jax.training import loop
@@ -145,7 +147,7 @@ def run_form(
   groups = dict(
     program=str,
     model=config_files.form(model_config.ModelConfig, without=["vocab_size"]),
-    encoding=config_files.form(encoding.EncodingConfig),
+    encoding=_encoding_form(),
     packing=config_files.form(batches.PackingConfig),
     objective=config_files.form(kind, nested=labels),
     optimizer=config_files.form(optimizer.OptimizerConfig),
@@ -156,6 +158,17 @@ def run_form(
     complete=True,
     optional=("trainable", "segmenter"),
     nested=groups | more,
+  )
+
+
+def _encoding_form() -> config_files.Form:
+  form = config_files.form(encoding.EncodingConfig)
+  name = dict(template=str | None)  # A config names it.
+  return dataclasses.replace(
+    form,
+    required=form.required - {"template"},
+    defaults={**form.defaults, **name},
+    types={**form.types, **name},
   )
 
 
@@ -202,45 +215,47 @@ def _encoding(c: ml_collections.ConfigDict) -> encoding.EncodingConfig:
     InputError: init_from has no template of its own, or a policy that has one
       would be trained in another form.
   """
-  given = encoding.EncodingConfig(**c.encoding)
-  of_policy = given.template == encoding.OF_POLICY
-  if not c.get("init_from"):
-    return given
+  fields = dict(c.encoding)
+  name = fields.pop("template", None)
+  if c.get("init_from"):
+    template = _of_start(c, name)
+  else:
+    template = encoding_records.named(name)
+  return encoding.EncodingConfig(**fields, template=template)
+
+
+def _of_start(c: ml_collections.ConfigDict, name: Any) -> template_lib.Template:
+  """Returns the template of a run that starts from init_from's model."""
+  of_policy = name == encoding_records.OF_POLICY
   folder = files.local_path(c.init_from)
   described = model_json.read_description(folder)
-  saved = encoding.saved_encoding(described.encoding, folder)
-  is_policy = isinstance(saved.template, policy_templates.PolicyTemplate)
+  saved = encoding_records.from_record(described.encoding, folder).template
+  kind = kinds.KINDS[c.program]
+  is_policy = isinstance(saved, policy_templates.PolicyTemplate)
   checks.refuse(
     _template_problems(c, folder, is_policy=is_policy, of_policy=of_policy)
   )
-  template = saved.template if of_policy else given.template
-  if isinstance(template, policy_templates.PolicyTemplate):
-    template = _closed(template, kinds.KINDS[c.program])
-  return dataclasses.replace(given, template=template)
+  if not of_policy:
+    return encoding_records.named(name)
+  assert isinstance(saved, policy_templates.PolicyTemplate)
+  if kind.heads == ("outcome",):  # It alone reads the whole chat.
+    return saved
+  return dataclasses.replace(saved, closing=(), one_text=False, refuses=())
 
 
 def _template_problems(c, folder, *, is_policy, of_policy) -> Iterator[str]:
   """Yields how init_from's template and the config's don't go together."""
   if of_policy and not is_policy:
     yield (
-      f"encoding.template={encoding.OF_POLICY!r}: {folder} isn't a policy with"
-      " a template; import it with `role=policy`"
+      f"encoding.template={encoding_records.OF_POLICY!r}: {folder} isn't a"
+      " policy with a template; import it with `role=policy`"
     )
   if is_policy and kinds.KINDS[c.program].writes and not of_policy:
     yield (
       f"init_from={c.init_from}: is a policy with a template of its own; set"
-      f" encoding.template={encoding.OF_POLICY!r}, or import it without"
+      f" encoding.template={encoding_records.OF_POLICY!r}, or import it without"
       " `role=policy` to train it in our own form"
     )
-
-
-def _closed(
-  template: policy_templates.PolicyTemplate, kind: kinds.Kind
-) -> policy_templates.PolicyTemplate:
-  """Returns a template whose whole chat programs of outcomes alone read."""
-  if kind.heads == ("outcome",):
-    return template
-  return dataclasses.replace(template, closing=(), one_text=False, refuses=())
 
 
 def sources_of(c: ml_collections.ConfigDict) -> corpus.CorpusConfig:

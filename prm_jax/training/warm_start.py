@@ -100,9 +100,9 @@ def warm_start(params: Any, init_from: Any, *, donate: bool = False) -> Any:
     uses[id(value)] -= 1
     is_last = donate and not uses[id(value)]
     if value.shape != leaf.shape:
-      chosen = distributed.put(_grown(path, leaf, value), leaf.sharding)
+      chosen = sharding.put(_grown(path, leaf, value), leaf.sharding)
     else:
-      placed = distributed.put(value, leaf.sharding)
+      placed = sharding.put(value, leaf.sharding)
       if is_last and placed.dtype == leaf.dtype:
         return placed
       # A copy: the first update donates its input.

@@ -23,6 +23,8 @@ from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.policy import sampler
 from prm_jax.scoring import saved as saved_lib
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 
 MODEL = model_config.ModelConfig(
@@ -99,7 +101,9 @@ def test_layers_of_equal_shapes_are_traced_once(monkeypatch):
 def _save(folder, program, dtype, compute_dtype):
   model = dataclasses.replace(MODEL, compute_dtype=compute_dtype)
   bytes_ = tokenizer_lib.Bytes()
-  read = dataclasses.asdict(encoding.EncodingConfig())
+  read = encoding_records.record_of(
+    encoding.EncodingConfig(template=own_form.OWN)
+  )
   folder.mkdir()
   description = model_json.Description(
     program, model, read, bytes_.save(folder)

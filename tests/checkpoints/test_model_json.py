@@ -19,6 +19,7 @@ from prm_jax.checkpoints import saves
 from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
 from prm_jax.text import segmenters
 from prm_jax.text import templates
 from prm_jax.text import tokenizer_files
@@ -48,11 +49,11 @@ def saved(tmp_path_factory):
   folder = tmp_path_factory.mktemp("saved") / "model"
   folder.mkdir()
   tokenizer = tokenizer_files.train_sentencepiece(["1 and 2 is 3"] * 9, 270)
-  template = templates.published("rlhflow", bos=tokenizer.bos_name)
+  template = templates.published("rlhflow")
   description = model_json.Description(
     "prm",
     MODEL,
-    dataclasses.asdict(
+    encoding_records.record_of(
       encoding.EncodingConfig(max_tokens=256, template=template)
     ),
     tokenizer.save(folder),

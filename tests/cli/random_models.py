@@ -1,6 +1,5 @@
 """A policy and a PRM with random weights, for tests of commands."""
 
-import dataclasses
 import pathlib
 
 from flax.core import meta
@@ -13,6 +12,8 @@ from prm_jax.checkpoints import saves
 from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 
 BYTES = tokenizer_lib.Bytes()
@@ -57,8 +58,8 @@ def write(folder: pathlib.Path, max_tokens: int = 64) -> pathlib.Path:
       model_json.Description(
         program=program,
         model=MODEL,
-        encoding=dataclasses.asdict(
-          encoding.EncodingConfig(max_tokens=max_tokens)
+        encoding=encoding_records.record_of(
+          encoding.EncodingConfig(max_tokens=max_tokens, template=own_form.OWN)
         ),
         tokenizer=BYTES.save(where),
         aggregate="min",

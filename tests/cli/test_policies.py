@@ -18,6 +18,7 @@ from prm_jax.jobs import sample
 from prm_jax.policy import sampler
 from prm_jax.records import jsonl
 from prm_jax.remote import served
+from prm_jax.text import own_form
 from prm_jax.text import policy_templates
 from prm_jax.text import tokenizer
 
@@ -303,7 +304,7 @@ def test_replies_do_not_overwrite_what_is_read(stub, inputs, refused):
     (("--temperature=1",), policy_templates.qwen2_5(), {}, None),
     ((), policy_templates.plain(["</s>"]), {}, None),
     ((), policy_templates.gsm8k_4_shot(["</s>"]), {}, None),
-    ((), None, {}, None),
+    ((), own_form.OWN, {}, None),
   ],
 )
 @pytest.mark.parametrize("command", ["sample", "label monte_carlo"])

@@ -14,6 +14,7 @@ from prm_jax.records import identity
 from prm_jax.records import sources
 from prm_jax.text import encoding
 from prm_jax.text import messages
+from prm_jax.text import own_form
 from prm_jax.text import segmenters
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
@@ -38,7 +39,7 @@ def _shown(solution=SOLUTION, policy=None, **encoding_config):
   return preview.show(
     solution,
     TOKENIZER,
-    encoding.EncodingConfig(**encoding_config),
+    encoding.EncodingConfig(template=own_form.OWN, **encoding_config),
     policy or encoding.LabelPolicy(),
   )
 
@@ -49,7 +50,7 @@ def test_it_prints_the_ids_and_places_of_the_ledger(place):
     SOLUTION.problem,
     SOLUTION.steps,
     TOKENIZER,
-    encoding.EncodingConfig(score_position=place),
+    encoding.EncodingConfig(score_position=place, template=own_form.OWN),
   )
   text = _shown(score_position=place)
   read = [int(x) for x in re.findall(r"read at (\d+)", text)]
@@ -80,7 +81,7 @@ def test_a_long_step_shows_where_it_is_read_and_counts_what_it_leaves_out(
     long.problem,
     long.steps,
     TOKENIZER,
-    encoding.EncodingConfig(score_position=place),
+    encoding.EncodingConfig(score_position=place, template=own_form.OWN),
   )
   text = _shown(long, score_position=place)
   prompt, *rows = _id_rows(text)
@@ -116,7 +117,7 @@ def test_the_token_at_which_a_step_is_read_is_shown_as_text():
   text = preview.show(
     schema.Solution("s", "so", ("so three",)),
     words,
-    encoding.EncodingConfig(),
+    encoding.EncodingConfig(template=own_form.OWN),
     encoding.LabelPolicy(),
   )
   assert "read at 4 'three'  target none  so three" in text
@@ -133,7 +134,7 @@ def test_targets_are_those_of_the_label_policy():
 
 
 def test_what_is_too_long_is_said():
-  prompt = len(encoding.prompt(SOLUTION.problem, TOKENIZER))
+  prompt = len(own_form.prompt(SOLUTION.problem, TOKENIZER))
   text = _shown(max_tokens=prompt + 5, truncation="truncate")
   assert text.count("read at") == 2
   assert text.endswith("  2 trailing steps dropped: too long")
@@ -154,7 +155,7 @@ def _stats(solutions, **encoding_config):
   return preview.stats(
     solutions,
     TOKENIZER,
-    encoding.EncodingConfig(**encoding_config),
+    encoding.EncodingConfig(template=own_form.OWN, **encoding_config),
     encoding.LabelPolicy(),
   ).splitlines()
 
@@ -166,7 +167,7 @@ def test_stats_count_what_there_is():
     schema.Solution("u", "other", (), labels=()),
   ]
   lengths = [
-    len(encoding.prompt(s.problem, TOKENIZER))
+    len(own_form.prompt(s.problem, TOKENIZER))
     + sum(len(x.encode()) + 1 for x in s.steps)
     for s in solutions
   ]
@@ -222,7 +223,7 @@ def test_stats_and_doctor_count_the_same_problems_of_prmbench(public_data):
 
 def _assert_counts(solutions, text):
   policy = encoding.LabelPolicy()
-  config = encoding.EncodingConfig()
+  config = encoding.EncodingConfig(template=own_form.OWN)
   table = validation.table(validation.examine(solutions, policy))
   stats = preview.stats(solutions, TOKENIZER, config, policy)
   assert table.startswith(text) and stats.startswith(text)
@@ -279,7 +280,7 @@ def test_the_counts_of_trajectories_are_of_turns_calls_and_context():
     dataclasses.replace(TRAJECTORY, ratings=None), segmenters.PARAGRAPH
   )
   cut = dataclasses.replace(cut, labels=(None, 1.0, 0.0))
-  config = encoding.EncodingConfig(max_tokens=None)
+  config = encoding.EncodingConfig(max_tokens=None, template=own_form.OWN)
   rest = (TOKENIZER, config, encoding.LabelPolicy(after_first_error="keep"))
   found = preview.stats([TRAJECTORY, cut, SOLUTION], *rest)
   assert (

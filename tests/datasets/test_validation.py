@@ -15,6 +15,7 @@ from prm_jax.records import sources
 from prm_jax.runtime import files
 from prm_jax.text import encoding
 from prm_jax.text import messages
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 
 POLICY = encoding.LabelPolicy()
@@ -112,7 +113,9 @@ def test_a_sound_set_has_no_findings():
   options = dict(
     against=index,
     tokenizer=tokenizer_lib.Bytes(),
-    encoding_config=encoding.EncodingConfig(max_tokens=100),
+    encoding_config=encoding.EncodingConfig(
+      max_tokens=100, template=own_form.OWN
+    ),
   )
   results = validation.examine(iter(GOOD), POLICY, **options)
   assert {c["level"] for c in results["checks"]} == {"ok"}
@@ -148,7 +151,9 @@ def test_each_fault_is_found_and_only_that_one(check, level, more, options):
   options = options | dict(
     against=decontamination.index(tests),
     tokenizer=tokenizer_lib.Bytes(),
-    encoding_config=encoding.EncodingConfig(max_tokens=100),
+    encoding_config=encoding.EncodingConfig(
+      max_tokens=100, template=own_form.OWN
+    ),
   )
   assert _levels([*GOOD, *more], **options) == {check: level}
 
@@ -275,7 +280,7 @@ def test_lost_targets_are_those_that_training_leaves_out(
 
   def targets(limit):
     encoding_config = encoding.EncodingConfig(
-      max_tokens=limit, truncation=truncation
+      max_tokens=limit, truncation=truncation, template=own_form.OWN
     )
     _, counts = encoding.prm_examples(
       solutions, tokenizer, encoding_config, KEEP
@@ -283,7 +288,7 @@ def test_lost_targets_are_those_that_training_leaves_out(
     return counts["targets"]
 
   encoding_config = encoding.EncodingConfig(
-    max_tokens=max_tokens, truncation=truncation
+    max_tokens=max_tokens, truncation=truncation, template=own_form.OWN
   )
   results = validation.examine(
     solutions, KEEP, tokenizer=tokenizer, encoding_config=encoding_config

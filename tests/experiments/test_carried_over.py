@@ -23,6 +23,8 @@ from prm_jax.models import transformer
 from prm_jax.records import sources
 from prm_jax.runtime import verbs
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
+from prm_jax.text import own_form
 from prm_jax.training import optimizer as optimizer_lib
 from prm_jax.training import train_run_config
 
@@ -109,7 +111,9 @@ def base(tmp_path_factory):
     lambda x: random.normal(size=x.shape).astype(x.dtype), shapes
   )
   saves.save_params(folder, params)
-  form = dataclasses.asdict(encoding.EncodingConfig())
+  form = encoding_records.record_of(
+    encoding.EncodingConfig(template=own_form.OWN)
+  )
   saved = tokenizer.save(folder)
   described = model_json.Description("sft", model, form, saved)
   model_json.write_description(folder, described)
@@ -240,7 +244,7 @@ def test_a_solution_cut_in_a_step_has_the_targets_that_trl_gives_it(
   text = TRL.replace("max_length: 64", f"max_length: {max_length}")
   run = train_run_config.from_config(carry("from_trl", text))
   tokenizer = recipes.tokenizer("qwen")
-  form = encoding.with_template(run.encoding, tokenizer)
+  form = encoding_records.with_template(run.encoding, tokenizer)
   solutions = sources.read_sources(["stepwise:train.jsonl"])[:12]
   examples, _ = encoding.prm_examples(
     solutions, tokenizer, form, run.objective.labels
@@ -288,7 +292,7 @@ def test_an_empty_file_of_trl_is_trained_by_what_benchmarks_vs_trl_compares(
     decay="cosine", final_fraction=0.1
   )  # the first update's is equal
   assert dataclasses.replace(run.optimizer, **plain) == vs_trl.OPTIMIZER
-  assert run.encoding.template == vs_trl.peer.DIALECT
+  assert run.encoding.template.name == vs_trl.peer.DIALECT
   assert run.model["step_classes"] == 2
   assert (run.objective.loss, run.objective.error_weight) == ("bce", 1.0)
   assert run.objective.labels.after_first_error == "keep"

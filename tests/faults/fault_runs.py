@@ -36,6 +36,8 @@ from prm_jax.rows import loader
 from prm_jax.runtime import files as files_lib
 from prm_jax.testbed import arithmetic
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import train_run_config
 
@@ -243,7 +245,9 @@ def furnish_policy(stage: Stage) -> None:
     model_json.Description(
       "sft",
       made,
-      dataclasses.asdict(encoding.EncodingConfig(max_tokens=256)),
+      encoding_records.record_of(
+        encoding.EncodingConfig(max_tokens=256, template=own_form.OWN)
+      ),
       tokenizer.save(folder),
     ),
   )

@@ -105,7 +105,7 @@ def test_an_opening_has_the_ids_of_transformers(family, system, tmp_path):
   assert read.opening == known.opening
   assert (read.ends[0], read.strips) == (known.ends[0], known.strips)
   for problem in PROBLEMS:
-    found = policy_templates.write_opening(known, problem, tokenizer)
+    found = known.write_opening(problem, tokenizer)
     assert found.tolist() == _ids(theirs, problem, system), problem
 
 
@@ -115,7 +115,7 @@ def test_a_typed_name_is_text_as_with_sanitized_controls(family, tmp_path):
   tokenizer = policy_folders.tokenizer(family)
   known = policy_templates.published(family)
   for problem in TYPED:
-    found = policy_templates.write_opening(known, problem, tokenizer)
+    found = known.write_opening(problem, tokenizer)
     expected = _ids(theirs, problem, sanitize_control_tokens=True)
     assert found.tolist() == expected
 
@@ -129,7 +129,7 @@ def test_thinking_has_the_ids_of_transformers(thinking, tmp_path):
   )
   switch = {} if thinking is None else dict(enable_thinking=thinking)
   for problem in PROBLEMS:
-    ids = policy_templates.write_opening(found, problem, tokenizer)
+    ids = found.write_opening(problem, tokenizer)
     assert ids.tolist() == _ids(theirs, problem, **switch)
 
 
@@ -144,7 +144,7 @@ def test_gemma_3_writes_a_system_turn_before_the_problem(tmp_path):
     )
     assert found.name == "gemma"
     for problem in PROBLEMS:
-      ids = policy_templates.write_opening(found, problem, tokenizer)
+      ids = found.write_opening(problem, tokenizer)
       assert ids.tolist() == _ids(theirs, problem, system)
 
 
@@ -172,7 +172,7 @@ def test_a_solution_begun_is_encoded_after_the_opening(family, begun, tmp_path):
   # A half-finished turn of Qwen3 has an empty think block, whatever is asked.
   asked = dict(thinking=False) if family == "qwen3" else {}
   known = policy_templates.published(family, **asked)
-  opening = policy_templates.write_opening(known, "3 + 4", tokenizer)
+  opening = known.write_opening("3 + 4", tokenizer)
   messages = [
     dict(role="user", content="3 + 4"),
     dict(role="assistant", content=begun),
@@ -193,7 +193,7 @@ def test_white_space_at_the_end_of_what_was_begun_stays_here(family, tmp_path):
   theirs = _theirs(tmp_path / "hf", family, _published(family))
   tokenizer = policy_folders.tokenizer(family)
   known = policy_templates.published(family)
-  opening = policy_templates.write_opening(known, "3 + 4", tokenizer)
+  opening = known.write_opening("3 + 4", tokenizer)
   messages = [
     dict(role="user", content="3 + 4"),
     dict(role="assistant", content=begun),
@@ -233,7 +233,7 @@ def test_every_published_template_is_read_as_it_renders_or_refused(
       refused[path.stem] = str(e)
       continue
     for problem in PROBLEMS:
-      ids = policy_templates.write_opening(found, problem, tokenizer)
+      ids = found.write_opening(problem, tokenizer)
       assert ids.tolist() == _ids(theirs, problem), (path.stem, problem)
   # They read pictures, and no message that is a text.
   assert {*refused} == {"idefics3", "llava_next"}, refused

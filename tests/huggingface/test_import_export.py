@@ -37,8 +37,10 @@ from prm_jax.models import transformer
 from prm_jax.runtime import files
 from prm_jax.scoring import saved
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
+from prm_jax.text import step_spans
 from prm_jax.text import templates
 from prm_jax.text import tokenizer_files
 
@@ -75,10 +77,15 @@ def _ours(folder, model=MODEL, program="prm", template=None, tokenizer=None):
   tokenizer = tokenizer or recipes.tokenizer("qwen")
   folder.mkdir()
   head = dict(prm="step", orm="outcome", sft="lm")[program]
+  if isinstance(template, str | None):
+    template = encoding_records.named(template)
   encoding_config = encoding.EncodingConfig(template=template, max_tokens=512)
-  encoding_config = encoding.with_template(encoding_config, tokenizer)
+  encoding_config = encoding_records.with_template(encoding_config, tokenizer)
   description = model_json.Description(
-    program, model, dataclasses.asdict(encoding_config), tokenizer.save(folder)
+    program,
+    model,
+    encoding_records.record_of(encoding_config),
+    tokenizer.save(folder),
   )
   saves.save_params(folder, _params(model, head))
   model_json.write_description(folder, description)
@@ -114,7 +121,8 @@ KINDS = {
   "native_orm_of_an_mlp": dict(program="orm", model=dict(outcome_head="mlp")),
   "token_classification": dict(template="token_classification"),
   "two_classes": dict(
-    template="token_classification", model=dict(step_classes=2)
+    template="token_classification",
+    model=dict(step_classes=2),
   ),
   "qwen_prm_of_a_linear_head": dict(template="qwen_prm"),
   "qwen_prm_of_two_classes": dict(
@@ -122,14 +130,16 @@ KINDS = {
   ),
   "qwen_prm": dict(template="qwen_prm", model=dict(step_head="mlp")),
   "adapters": dict(
-    template="token_classification", model=dict(lora_rank=2, lora_alpha=4.0)
+    template="token_classification",
+    model=dict(lora_rank=2, lora_alpha=4.0),
   ),
   "skywork": dict(template="skywork"),
   "skywork_of_two_classes": dict(
     template="skywork", model=dict(step_classes=2)
   ),
   "signs": dict(
-    template="qwen_prm", model=dict(step_head="tokens", step_tokens=(3, 7))
+    template="qwen_prm",
+    model=dict(step_head="tokens", step_tokens=(3, 7)),
   ),
 }
 
@@ -158,7 +168,7 @@ def test_an_export_is_imported_with_the_same_scores(kind, tmp_path):
     model_json.read_description(tmp_path / x) for x in ("ours", "back")
   ]
   encoding_configs = [
-    encoding.saved_encoding(x.encoding, "") for x in descriptions
+    encoding_records.from_record(x.encoding, "") for x in descriptions
   ]
   assert encoding_configs[0] == encoding_configs[1]
   assert descriptions[0].program == descriptions[1].program
@@ -353,7 +363,7 @@ def test_a_prm_keeps_how_a_text_is_cut(name, tmp_path):
   prm = saved.load(tmp_path / "b")
   assert segmenters.name_of(prm.segmenter) == name
   text = "So x = 3.14. So y = 2."
-  spans = segmenters.spans(text, prm.segmenter, prm.tokenizer)
+  spans = step_spans.spans(text, prm.segmenter, prm.tokenizer)
   assert spans
   assert prm.score_text("x?", text).spans == spans
 
@@ -404,7 +414,7 @@ def test_another_system_turn_is_kept_with_the_checkpoint(tmp_path):
   found = import_model.import_folder(
     tmp_path / "theirs", tmp_path / "back", system="Be brief."
   )
-  encoding_config = encoding.saved_encoding(found.description.encoding, "")
+  encoding_config = encoding_records.from_record(found.description.encoding, "")
   assert encoding_config.template == templates.qwen_prm("Be brief.")
 
 
@@ -487,7 +497,10 @@ def test_nothing_is_written_over(tmp_path, capsys):
     (dict(model=dict(step_head="mlp")), {}, "an mlp step head"),
     (dict(model=dict(scale_embedding=True)), {}, "no published family"),
     (
-      dict(template="qwen_prm", model=dict(qkv_bias=False, qk_norm=True)),
+      dict(
+        template="qwen_prm",
+        model=dict(qkv_bias=False, qk_norm=True),
+      ),
       {},
       "is an architecture of qwen2",
     ),

@@ -25,7 +25,9 @@ from prm_jax.huggingface import import_policy
 from prm_jax.models import kinds
 from prm_jax.records import jsonl
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
 from prm_jax.text import few_shot
+from prm_jax.text import own_form
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
 from prm_jax.text import tokenizer_files
@@ -226,7 +228,7 @@ def test_the_command_saves_a_template_and_an_export_gives_the_files_back(
   described = model_json.read_description(ours)
   assert described.program == "sft"
   assert described.sampling == dict(temperature=0.7, top_k=20)
-  template = encoding.saved_encoding(described.encoding, "").template
+  template = encoding_records.from_record(described.encoding, "").template
   assert template.segmenter.kind == "line"
   assert template.opening == policy_templates.qwen3(False).opening
 
@@ -258,7 +260,7 @@ def _import(source, target, options=None, segmenter=None):
   )
   described = model_json.read_description(target)
   assert described.segmenter is None
-  return encoding.saved_encoding(described.encoding, "").template
+  return encoding_records.from_record(described.encoding, "").template
 
 
 @pytest.fixture
@@ -381,7 +383,7 @@ def test_a_prompt_file_is_the_same_with_windows_line_ends(
   code, said = _run(capsys, *words, f"--prompt_file={path}")
   assert code == 0 and "no text of it" not in said
   described = model_json.read_description(ours)
-  template = encoding.saved_encoding(described.encoding, "").template
+  template = encoding_records.from_record(described.encoding, "").template
   assert template.stop == (few_shot.STOP,)
   assert "".join(text for kind, text in template.opening if kind == "text") == (
     prompt.replace("{problem}", "")
@@ -409,7 +411,9 @@ def test_without_a_role_a_language_model_is_imported_as_it_was(
 
 
 def test_sampling_decides_no_score():
-  encoded = dataclasses.asdict(encoding.EncodingConfig())
+  encoded = encoding_records.record_of(
+    encoding.EncodingConfig(template=own_form.OWN)
+  )
   described = model_json.Description(
     *("sft", test_import_export.MODEL, encoded, dict(kind="bytes")),
     sampling=dict(temperature=0.7),
@@ -457,7 +461,9 @@ def _of_our_own_form(folder):
   record = dict(
     program="sft",
     tokenizer=dict(kind="bytes"),
-    encoding=dataclasses.asdict(encoding.EncodingConfig()),
+    encoding=encoding_records.record_of(
+      encoding.EncodingConfig(template=own_form.OWN)
+    ),
     aggregate="product",
     step_classes=1,
     step_tokens=[],

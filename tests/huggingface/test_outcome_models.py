@@ -26,6 +26,7 @@ from prm_jax.huggingface import outcome_chat
 from prm_jax.huggingface import token_names
 from prm_jax.rows import preference_pairs
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
 from prm_jax.text import templates
@@ -100,7 +101,7 @@ def _encoded(folder, solution=SOLUTION):
   return encoding.encode_solution(
     solution,
     model_json.read_tokenizer(folder, description),
-    encoding.saved_encoding(description.encoding, folder),
+    encoding_records.from_record(description.encoding, folder),
   )
 
 
@@ -137,7 +138,7 @@ def test_padding_that_ends_nothing_moves_no_score(pad, closing, tmp_path):
   theirs = _theirs(tmp_path / "theirs", **config)
   import_model.import_folder(theirs, tmp_path / "ours")
   description = model_json.read_description(tmp_path / "ours")
-  read = encoding.saved_encoding(description.encoding, "").template
+  read = encoding_records.from_record(description.encoding, "").template
   assert read.closing == closing
 
 
@@ -500,7 +501,7 @@ def test_the_parts_in_a_card_are_what_an_orm_reads(family, tmp_path):
   assert "The last step is read where `closing` has its `read`." in card
   example, tokenizer = model_card.EXAMPLE, policy_folders.tokenizer(family)
   read = templates.from_record(dict(facts.parts, name="card"))
-  parts = templates._filled(read, example.problem, example.steps, end=True)
+  parts = read._filled(example.problem, example.steps, end=True)
   ids, reads, _ = templates.write_parts("card", parts, tokenizer)
   *others, _, last = reads
   assert ids == facts.example.tokens
@@ -544,7 +545,7 @@ def test_right_and_wrong_solutions_in_one_text_are_compared(tmp_path):
   import_model.import_folder(folder, tmp_path / "ours")
   description = model_json.read_description(tmp_path / "ours")
   tokenizer = policy_folders.tokenizer("llama2")
-  config = encoding.saved_encoding(description.encoding, "")
+  config = encoding_records.from_record(description.encoding, "")
   solutions = [
     schema.Solution(text, "What is 3 + 4?", (text,), outcome=right)
     for text, right in (("3 + 4 = 7", True), ("It is 8", False))

@@ -22,7 +22,6 @@ from prm_jax.huggingface import import_model
 from prm_jax.huggingface import outcome_chat
 from prm_jax.huggingface import token_names
 from prm_jax.scoring import saved
-from prm_jax.text import policy_text
 from prm_jax.text import templates
 
 torch = pytest.importorskip("torch")
@@ -244,7 +243,7 @@ def test_a_solution_has_the_ids_of_transformers_or_is_refused(name, tmp_path):
       *("a", "What?", (text,)), raw_text=text, spans=((0, len(text)),)
     )
     try:
-      ids = policy_text.encode(read, solution, tokenizer).tokens
+      ids = read.write(solution, tokenizer).tokens
     except errors.InputError as e:
       assert "the solution holds" in str(e)
       assert written != f"{opening}{text}{closing}", "it need not be refused"

@@ -26,6 +26,7 @@ from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import safetensors_io
 from prm_jax.runtime import files
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
 
 LORA = dict(lora_rank=2, lora_alpha=6.0, lora_targets=("query", "down"))
 HEADS = dict(prm="step", orm="outcome", sft="lm")
@@ -46,15 +47,17 @@ def _adapted(folder, base, program="prm", template=None, **fields):
   described = model_json.read_description(ours)
   model = dataclasses.replace(described.model, **LORA, **fields)
   tokenizer = model_json.read_tokenizer(ours, described)
+  if isinstance(template, str | None):
+    template = encoding_records.named(template)
   config = encoding.EncodingConfig(template=template, max_tokens=512)
-  config = encoding.with_template(config, tokenizer)
+  config = encoding_records.with_template(config, tokenizer)
   folder.mkdir()
   import_model.pass_origin_on(ours, folder)
   description = dataclasses.replace(
     described,
     program=program,
     model=model,
-    encoding=dataclasses.asdict(config),
+    encoding=encoding_records.record_of(config),
     tokenizer=tokenizer.save(folder),
   )
   params = dict(test_import_export._params(model, HEADS[program], seed=1))

@@ -28,6 +28,7 @@ from prm_jax.models import model_config as model_config  # noqa: E402
 from prm_jax.models import transformer  # noqa: E402
 from prm_jax.scoring import scorer as scorer_lib  # noqa: E402
 from prm_jax.text import encoding  # noqa: E402
+from prm_jax.text import own_form  # noqa: E402
 from prm_jax.text import segmenters  # noqa: E402
 from prm_jax.text import tokenizer as tokenizer_lib  # noqa: E402
 
@@ -60,7 +61,13 @@ def prm():
     lambda x: jnp.asarray(random.normal(size=x.shape), x.dtype), shapes
   )
   return scorer_lib.Scorer(
-    *("prm", config, params, tokenizer, encoding.EncodingConfig()),
+    *(
+      "prm",
+      config,
+      params,
+      tokenizer,
+      encoding.EncodingConfig(template=own_form.OWN),
+    ),
     segmenter=segmenters.parse("line"),
     judged="all",
   )

@@ -18,6 +18,7 @@ from prm_jax.labelling import omega_tree
 from prm_jax.labelling.prefix_rollouts import Rollout
 from prm_jax.testbed import arithmetic
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer_files
 
 TASK = arithmetic.Task(min_turns=4, max_turns=8)
@@ -338,7 +339,7 @@ def test_training_reads_the_labels_as_they_are():
   examples, _ = encoding.prm_examples(
     labelled,
     tokenizer_files.train_sentencepiece(texts, 60, model_type="word"),
-    encoding.EncodingConfig(),
+    encoding.EncodingConfig(template=own_form.OWN),
     policy,
   )
   assert sum(int((x.weights > 0).sum()) for x in examples) == work["labels"]

@@ -20,6 +20,7 @@ from prm_jax.policy import sampler
 from prm_jax.rows import packing
 from prm_jax.scoring import scorer
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 
 TOKENIZER = tokenizer_lib.Bytes()
@@ -286,7 +287,9 @@ def test_a_scorer_scores_the_same_merged_or_not(program):
   ]
 
   def score(config, params):
-    encoding_config = encoding.EncodingConfig(max_tokens=64)
+    encoding_config = encoding.EncodingConfig(
+      max_tokens=64, template=own_form.OWN
+    )
     return scorer.Scorer(
       program, config, params, TOKENIZER, encoding_config
     ).score(solutions)

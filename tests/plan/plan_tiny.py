@@ -7,6 +7,7 @@ from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import runs
 from prm_jax.plan import topologies
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.training import loop
 from prm_jax.training import optimizer
 
@@ -50,7 +51,7 @@ def update(**changed) -> plan_compile.Update:
   fields = dict(
     program="prm",
     seed=0,
-    encoding=encoding.EncodingConfig(max_tokens=T),
+    encoding=encoding.EncodingConfig(max_tokens=T, template=own_form.OWN),
     rows=16,
     sequence_length=T,
     mesh=(1, 8, 1),

@@ -16,10 +16,11 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.policy import codecs
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import policy_templates
-from prm_jax.text import policy_text
 from prm_jax.text import segmenters
 from prm_jax.text import step_automaton
+from prm_jax.text import step_spans
 from prm_jax.text import tokenizer as tokenizer_lib
 
 # Breaks, halves of characters, the name of a control that somebody typed.
@@ -60,7 +61,7 @@ START = schema.Solution("a", "What is 3 + 4?", ())
 
 
 def _ids(codec, text):
-  ids, _ = policy_text.encode_text(text, codec.template, codec.tokenizer)
+  ids, _ = codec.template.encode_text(text, codec.tokenizer)
   return ids
 
 
@@ -85,7 +86,7 @@ def test_steps_are_cut_from_the_text_of_the_ids(name, text):
   ids = [*_ids(c, text), c.ends[0], 5]  # what follows an end isn't the policy's
   written = _written(c, ids)
   assert written.raw_text == c.bytes.text(ids[:-2])
-  assert written.spans == segmenters.spans(
+  assert written.spans == step_spans.spans(
     written.raw_text, c.template.segmenter
   )
   assert written.extra[schema.SAMPLED]["ids"] == ids[:-2]
@@ -123,7 +124,7 @@ def test_numbers_count_on_from_those_of_the_prefix():
   c = codecs.of(template, recipes.tokenizer("qwen"))
   text = "1. one\n2. two\n3. three\n4. four\n5. fi"
   whole = _written(c, _ids(c, text))
-  assert whole.spans == segmenters.spans(text, numbered)
+  assert whole.spans == step_spans.spans(text, numbered)
   for k in range(1, 5):
     prefix = schema.first_steps(whole, k)
     prompt = c.prompt(prefix)
@@ -351,7 +352,7 @@ def test_steps_that_no_token_tells_apart_are_refused():
 
 def test_our_own_form_has_separators():
   tokenizer = tokenizer_lib.Bytes()
-  c = codecs.of(None, tokenizer)
+  c = codecs.of(own_form.OWN, tokenizer)
   prompt = c.prompt(dataclasses.replace(START, steps=("a",)))
   ids = [tokenizer.bos, *START.problem.encode(), tokenizer.separator]
   assert prompt.opening.tolist() == ids
@@ -362,7 +363,7 @@ def test_our_own_form_has_separators():
 
 def test_a_step_of_our_own_form_is_complete_with_its_separator():
   tokenizer = tokenizer_lib.Bytes()
-  c, end = codecs.of(None, tokenizer), tokenizer.separator
+  c, end = codecs.of(own_form.OWN, tokenizer), tokenizer.separator
   for ids, completes in (
     ([97, end], True),
     ([end, 97], True),
@@ -381,7 +382,7 @@ def test_a_step_of_our_own_form_is_complete_with_its_separator():
 @pytest.mark.parametrize("steps", [(), ("so",), ("so", "3 + 4")])
 def test_within_our_own_form_an_option_goes_on_with_the_last_step(steps):
   tokenizer = tokenizer_lib.Bytes()
-  c, end = codecs.of(None, tokenizer), tokenizer.separator
+  c, end = codecs.of(own_form.OWN, tokenizer), tokenizer.separator
   prefix = dataclasses.replace(START, steps=steps)
   ids = [tokenizer.bos, *START.problem.encode(), end]
   for step in steps[:-1]:

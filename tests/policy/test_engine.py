@@ -13,7 +13,7 @@ from prm_jax.policy import codecs
 from prm_jax.policy import engine_programs as slots
 from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.policy import sampler
-from prm_jax.text import encoding
+from prm_jax.text import own_form
 
 CONFIGS, GREEDY, WARM = (
   test_sampler.CONFIGS,
@@ -435,7 +435,7 @@ def test_generate_gives_whole_solutions_that_tell_of_their_new_tokens():
   expected, _ = _engine().complete(requests, WARM, KEY)
   for prefix, row, found in zip(prefixes, rows, expected, strict=True):
     for solution, c in zip(row, found, strict=True):
-      steps, _ = encoding.split_steps(c.tokens, test_sampler.Digits())
+      steps, _ = own_form.split_steps(c.tokens, test_sampler.Digits())
       assert solution.steps == (*prefix.steps, *steps)
       assert solution.extra["num_tokens"] == len(c.tokens)
       assert solution.extra["stopped"] == c.stopped

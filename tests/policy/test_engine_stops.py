@@ -15,6 +15,7 @@ from prm_jax.policy import codecs
 from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.text import segmenters
 from prm_jax.text import step_automaton
+from prm_jax.text import step_spans
 from prm_jax.text import token_bytes
 
 KEY, WARM = test_engine.KEY, test_sampler.WARM
@@ -47,7 +48,7 @@ def _expected(tokens, prefix, steps, stop, of=OF):
   """Returns where a whole completion stops, and why, from its decoded bytes."""
 
   def closed(text):
-    return 0 if steps is None else len(segmenters.spans(text + "x", steps)) - 1
+    return 0 if steps is None else len(step_spans.spans(text + "x", steps)) - 1
 
   before = closed(prefix)
   for n in range(1, len(tokens) + 1):

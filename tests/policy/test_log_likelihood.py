@@ -20,6 +20,7 @@ from prm_jax.policy import codecs
 from prm_jax.policy import log_likelihood
 from prm_jax.policy import sampler
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer_files
 
 WORDS = tokenizer_files.train_sentencepiece(
@@ -108,7 +109,7 @@ def test_first_tokens_are_sampled_as_often_as_they_weigh():
   (weights,) = _policy().log_likelihoods([prefix], words)
   num = 4_000
   (row,) = _policy().complete(
-    [encoding.prompt("a b", WORDS)],
+    [own_form.prompt("a b", WORDS)],
     num,
     sampler.Sampling(max_tokens=1),
     jax.random.key(3),
@@ -133,7 +134,9 @@ def test_ids_are_the_ledgers_whatever_the_text(steps, problem, name):
   codec = codecs.SeparatorCodec(tokenizer)
   options = (" 3", " answer so")
   *before, last = steps or [""]
-  encoding_config = encoding.EncodingConfig(max_tokens=None)
+  encoding_config = encoding.EncodingConfig(
+    max_tokens=None, template=own_form.OWN
+  )
   whole = [
     encoding.encode(
       problem, (*before, last + x), tokenizer, encoding_config

@@ -15,7 +15,7 @@ from prm_jax.huggingface import rounding
 from prm_jax.huggingface import verify_ids
 from prm_jax.policy import codecs
 from prm_jax.records import jsonl
-from prm_jax.text import encoding
+from prm_jax.text import encoding_records
 from prm_jax.text import tokenizer_files
 
 pytestmark = [
@@ -70,8 +70,8 @@ def test_the_ids_of_a_chats_prompt_are_transformers(
 def _codec(folder):
   description = model_json.read_description(folder)
   tokenizer = model_json.read_tokenizer(folder, description)
-  read = encoding.saved_encoding(description.encoding, folder)
-  return codecs.of(encoding.policy_template(read), tokenizer)
+  read = encoding_records.from_record(description.encoding, folder)
+  return codecs.of(read.template, tokenizer)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,6 +14,7 @@ from prm_jax import errors
 from prm_jax import remote
 from prm_jax import schema
 from prm_jax.text import segmenters
+from prm_jax.text import step_spans
 
 # What a blank line may look like, and what stands next to it.
 TEXTS = st.text("ab. \n\t\r\u00a0", max_size=24)
@@ -128,7 +129,7 @@ def test_one_step_at_a_time_gives_the_text_of_one_completion(
       assert stopped == "end" or s.raw_text != before.raw_text
   assert s.extra["ended"]
   assert s.raw_text == text
-  whole = segmenters.spans(text, segmenters.PARAGRAPH)
+  whole = step_spans.spans(text, segmenters.PARAGRAPH)
   assert s.steps == tuple(text[start:end] for start, end in whole)
 
 

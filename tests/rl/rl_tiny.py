@@ -1,6 +1,5 @@
 """A tiny policy of arithmetic problems and what a run of it is made of."""
 
-import dataclasses
 import functools
 import pathlib
 
@@ -23,6 +22,8 @@ from prm_jax.rl import rollout as rollout_lib
 from prm_jax.rl import tasks as problems_lib
 from prm_jax.testbed import arithmetic
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer_files
 from prm_jax.training import batches
 from prm_jax.training import loop
@@ -76,7 +77,7 @@ def save(
   head="lm",
   vocabulary=None,
   seed=0,
-  template=None,
+  template=own_form.OWN,
   sampling=None,
   **fields,
 ):
@@ -90,7 +91,7 @@ def save(
     lambda x: np.asarray(x + 0.3 * random.normal(size=x.shape), np.float32),
     initial,
   )
-  encoding_config = dataclasses.asdict(
+  encoding_config = encoding_records.record_of(
     encoding.EncodingConfig(max_tokens=256, template=template)
   )
   model_json.write_description(

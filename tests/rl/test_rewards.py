@@ -14,6 +14,7 @@ from prm_jax.policy import sampler
 from prm_jax.rl import rewards
 from prm_jax.testbed import arithmetic
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 
 BYTES = tokenizer_lib.Bytes()
@@ -33,7 +34,7 @@ def _written(steps, words=BYTES, end=True):
 
 
 def _solution(completion, words=BYTES, problem="p", **more):
-  steps, _ = encoding.split_steps(completion.tokens, words)
+  steps, _ = own_form.split_steps(completion.tokens, words)
   extra = dict(stopped=completion.stopped, num_tokens=len(completion.tokens))
   return schema.Solution("s", problem, tuple(steps), extra=extra, **more)
 
@@ -76,7 +77,7 @@ def _collect(
 )
 def test_there_is_one_closing_token_for_each_step_of_a_completion(ids):
   ends = CODEC.places(np.asarray(ids, np.int32)).step_ends
-  steps, _ = encoding.split_steps(ids, BYTES)
+  steps, _ = own_form.split_steps(ids, BYTES)
   assert len(ends) == len(steps)
   assert all(0 <= end < len(ids) for end in ends)
   assert (np.diff(ends) > 0).all()
@@ -122,14 +123,17 @@ def test_a_reward_model_of_another_vocabulary_reads_the_same_text():
   random = np.random.default_rng(0)
   solved = arithmetic.solve(rl_tiny.problems(num=1)[0], random)
   ids = codecs.SeparatorCodec(words).prompt(solved).tokens
-  prompt = encoding.prompt(solved.problem, words)
+  prompt = own_form.prompt(solved.problem, words)
   completion = _completion([*ids[len(prompt) :], words.eos])
   seen = []
 
   def by_bytes(solutions):
     for s in solutions:
       encoded = encoding.encode(
-        s.problem, s.steps, BYTES, encoding.EncodingConfig()
+        s.problem,
+        s.steps,
+        BYTES,
+        encoding.EncodingConfig(template=own_form.OWN),
       )
       seen.append(BYTES.decode(encoded.tokens))
     return [schema.StepScores((0.5,) * len(s.steps)) for s in solutions]

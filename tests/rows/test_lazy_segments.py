@@ -16,10 +16,11 @@ from prm_jax.records import array_record
 from prm_jax.rows import lazy_segments
 from prm_jax.rows import loader
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 
 TOKENIZER = tokenizer_lib.Bytes()
-READING = encoding.EncodingConfig(max_tokens=24)
+READING = encoding.EncodingConfig(max_tokens=24, template=own_form.OWN)
 
 
 def _encoded(solutions):

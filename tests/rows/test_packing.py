@@ -17,6 +17,7 @@ from prm_jax.datasets.formats import prm800k
 from prm_jax.rows import loader
 from prm_jax.rows import packing
 from prm_jax.text import encoding as encode
+from prm_jax.text import own_form
 
 # --- Examples ---------------------------------------------------------------
 
@@ -374,7 +375,10 @@ class _Words:
 @pytest.mark.real_data
 def test_prm800k_fills_its_rows_as_chains_and_as_trees(public_data):
   """With 1-in-10 of phase 1, all alternatives, and the phase-2 sample."""
-  words, encoding_config = _Words(), encode.EncodingConfig(max_tokens=4_096)
+  words, encoding_config = (
+    _Words(),
+    encode.EncodingConfig(max_tokens=4_096, template=own_form.OWN),
+  )
   made = []
   for name in ("phase1_test", "phase2_sample"):
     solutions = prm800k.read(public_data("prm800k", f"{name}.jsonl.gz"))

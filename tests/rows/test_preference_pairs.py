@@ -14,6 +14,7 @@ from prm_jax.datasets.formats import prm800k
 from prm_jax.rows import packing
 from prm_jax.rows import preference_pairs
 from prm_jax.text import encoding as encode
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import batches
 from prm_jax.training import losses
@@ -58,7 +59,9 @@ def _examples(place="last_token", solutions=None):
   examples, _ = encode.prm_examples(
     _solutions() if solutions is None else solutions,
     BYTES,
-    encode.EncodingConfig(score_position=place, max_tokens=LONG),
+    encode.EncodingConfig(
+      score_position=place, max_tokens=LONG, template=own_form.OWN
+    ),
     encode.LabelPolicy(after_first_error="keep"),
   )
   return examples
@@ -132,7 +135,10 @@ def test_a_blank_step_or_a_separator_in_the_text_moves_no_prefix():
 
 def test_solutions_of_one_problem_are_compared_at_their_last_targets():
   examples, _ = encode.orm_examples(
-    _solutions(), BYTES, encode.EncodingConfig(max_tokens=LONG), "last_step"
+    _solutions(),
+    BYTES,
+    encode.EncodingConfig(max_tokens=LONG, template=own_form.OWN),
+    "last_step",
   )
   kept, counts = preference_pairs.group(examples, "solutions")
   by_problem = defaultdict(list)
@@ -150,7 +156,9 @@ def test_phase_1_holds_17349_pairs_of_a_good_and_a_bad_alternative(
 ):
   path = public_data("prm800k", "phase1_train.jsonl.gz")
   policy = encode.LabelPolicy(neutral="ignore")
-  encoding_config = encode.EncodingConfig(max_tokens=None)
+  encoding_config = encode.EncodingConfig(
+    max_tokens=None, template=own_form.OWN
+  )
   found, words = 0, _Words()
   for tree in prm800k.read_trees(path):
     examples, _ = encode.prm_examples(tree, words, encoding_config, policy)
@@ -290,7 +298,7 @@ def test_rivals_are_of_one_problem_whatever_group_a_record_names():
       name, problem, ("x",), outcome=right, extra={"group": group}
     )
 
-  config = encode.EncodingConfig(max_tokens=LONG)
+  config = encode.EncodingConfig(max_tokens=LONG, template=own_form.OWN)
   for others, pairs in (
     ([("b", "p", False, "h")], 1),
     ([("b", "q", False, "g")], 0),

@@ -29,6 +29,7 @@ from prm_jax.scoring import prefix_programs
 from prm_jax.scoring import prefix_shapes
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import policy_templates
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
@@ -122,7 +123,7 @@ def _one_merge():
 def _dialect(name):
   """Returns the tokenizer and the encoding of a dialect."""
   if name in encoding.SCORE_POSITIONS:
-    config = encoding.EncodingConfig(score_position=name)
+    config = encoding.EncodingConfig(score_position=name, template=own_form.OWN)
     return tokenizer_lib.Bytes(), config
   if name == "joint":
     return _one_merge(), encoding.EncodingConfig(template=JOINT)
@@ -131,7 +132,7 @@ def _dialect(name):
     policy = policy_templates.published("qwen2_5")
     return tokenizer, encoding.EncodingConfig(template=policy)
   tokenizer = recipes.tokenizer(recipes.RECIPES[name][0])
-  template = templates.published(name, bos=tokenizer.bos_name)
+  template = templates.published(name).fitted(tokenizer)
   return tokenizer, encoding.EncodingConfig(template=template)
 
 

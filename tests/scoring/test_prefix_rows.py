@@ -17,6 +17,7 @@ from prm_jax.scoring import prefix_programs
 from prm_jax.scoring import prefix_rows
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 
 
@@ -73,7 +74,8 @@ class Letters(scorer_lib.Scorer):
   def __init__(self):
     model = model_config.ModelConfig(300, 16, 1, 2, 1, 8, 16)
     super().__init__(
-      *("prm", model, None, tokenizer_lib.Bytes()), encoding.EncodingConfig()
+      *("prm", model, None, tokenizer_lib.Bytes()),
+      encoding.EncodingConfig(template=own_form.OWN),
     )
 
   def encode(self, solution):

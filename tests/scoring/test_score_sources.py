@@ -1,6 +1,5 @@
 """A name stands for one thing, and what it stands for gives its scores."""
 
-import dataclasses
 import pathlib
 
 from flax.core import meta
@@ -17,6 +16,8 @@ from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.scoring import score_sources
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 
 SOLUTIONS = using_prm_jax.solutions()
@@ -35,7 +36,9 @@ def _save(folder, seed):
   bytes_ = tokenizer_lib.Bytes()
   model = model_config.ModelConfig(bytes_.vocab_size, **using_prm_jax.MODEL)
   params = meta.unbox(transformer.init(jax.random.key(seed), model, ("step",)))
-  read = dataclasses.asdict(encoding.EncodingConfig())
+  read = encoding_records.record_of(
+    encoding.EncodingConfig(template=own_form.OWN)
+  )
   model_json.write_description(
     folder, model_json.Description("prm", model, read, bytes_.save(folder))
   )

@@ -23,8 +23,9 @@ from prm_jax.rows import packing
 from prm_jax.scoring import saved
 from prm_jax.scoring import scorer
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
+from prm_jax.text import own_form
 from prm_jax.text import policy_templates
-from prm_jax.text import policy_text
 from prm_jax.text import segmenters
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
@@ -61,7 +62,9 @@ def _params(program_name="prm", model=MODEL):
 def _scorer(
   name="prm", *, encoding_config=None, model=MODEL, tokenizer=BYTES, **more
 ):
-  encoding_config = encoding_config or encoding.EncodingConfig(max_tokens=64)
+  encoding_config = encoding_config or encoding.EncodingConfig(
+    max_tokens=64, template=own_form.OWN
+  )
   return scorer.Scorer(
     name, model, _params(name, model), tokenizer, encoding_config, **more
   )
@@ -251,7 +254,7 @@ def test_a_tree_computes_a_shared_prefix_once():
   distinct = set()
   for s in _tree():
     found = encoding.encode(
-      s.problem, s.steps, BYTES, encoding.EncodingConfig()
+      s.problem, s.steps, BYTES, encoding.EncodingConfig(template=own_form.OWN)
     )
     ids = tuple(found.tokens.tolist())
     distinct |= {(s.problem, ids[:n]) for n in range(1, len(ids) + 1)}
@@ -272,7 +275,13 @@ def test_an_implicit_prm_scores_packed_rows_as_padded_ones(step_score):
   scoring = dict(beta=0.1, step_score=step_score)
   padded, packed = (
     scorer.Scorer(
-      *("implicit", MODEL, params, BYTES, encoding.EncodingConfig()),
+      *(
+        "implicit",
+        MODEL,
+        params,
+        BYTES,
+        encoding.EncodingConfig(template=own_form.OWN),
+      ),
       scoring=scoring,
       layout=layout,
     ).score(_solutions())
@@ -285,7 +294,12 @@ def test_an_implicit_prm_scores_packed_rows_as_padded_ones(step_score):
 def test_an_implicit_prm_has_no_trees_and_layouts_have_names():
   with pytest.raises(errors.InputError, match="implicit PRM sums"):
     scorer.Scorer(
-      "implicit", MODEL, {}, BYTES, encoding.EncodingConfig(), layout="tree"
+      "implicit",
+      MODEL,
+      {},
+      BYTES,
+      encoding.EncodingConfig(template=own_form.OWN),
+      layout="tree",
     )
   with pytest.raises(errors.InputError, match="padded, packed, tree"):
     _scorer(layout="rows")
@@ -307,7 +321,9 @@ def test_buckets_are_few_and_at_most_a_quarter_too_long():
 @pytest.mark.parametrize("place", encoding.SCORE_POSITIONS)
 @pytest.mark.parametrize("name", HEADS)
 def test_scores_are_the_forward_of_the_packed_training_batch(name, place):
-  encoding_config = encoding.EncodingConfig(score_position=place, max_tokens=64)
+  encoding_config = encoding.EncodingConfig(
+    score_position=place, max_tokens=64, template=own_form.OWN
+  )
   solutions = _solutions()
   if name == "prm":
     examples, _ = encoding.prm_examples(
@@ -334,7 +350,9 @@ def test_scores_are_the_forward_of_the_packed_training_batch(name, place):
 
 def test_three_classes_score_neutral_or_good():
   model = dataclasses.replace(MODEL, step_classes=3)
-  encoding_config = encoding.EncodingConfig(max_tokens=64)
+  encoding_config = encoding.EncodingConfig(
+    max_tokens=64, template=own_form.OWN
+  )
   solution = _solutions()[1]
   encoded = encoding.encode(
     solution.problem, solution.steps, BYTES, encoding_config
@@ -354,11 +372,15 @@ def test_three_classes_score_neutral_or_good():
 
 def test_a_longer_solution_than_any_in_training_is_scored_whole():
   long = _solution("why", *(f"step {k}" * 3 for k in range(12)))
-  found = _scorer(encoding_config=encoding.EncodingConfig(max_tokens=16)).score(
-    [long]
-  )
+  found = _scorer(
+    encoding_config=encoding.EncodingConfig(
+      max_tokens=16, template=own_form.OWN
+    )
+  ).score([long])
   expected = _scorer(
-    encoding_config=encoding.EncodingConfig(max_tokens=4096)
+    encoding_config=encoding.EncodingConfig(
+      max_tokens=4096, template=own_form.OWN
+    )
   ).score([long])
   assert len(found[0]) == 12
   _assert_same(found, expected)
@@ -384,7 +406,9 @@ def test_every_step_gets_one_score_whatever_the_text(kind, place):
   found = _scorer(
     model=model,
     tokenizer=tokenizer,
-    encoding_config=encoding.EncodingConfig(score_position=place),
+    encoding_config=encoding.EncodingConfig(
+      score_position=place, template=own_form.OWN
+    ),
   ).score(solutions)
   for solution, row in zip(solutions, found, strict=True):
     assert len(row) == len(solution.steps)
@@ -408,14 +432,14 @@ def test_progress_counts_every_solution():
 @pytest.mark.parametrize("name", HEADS)
 def test_a_folder_gives_the_scorer_that_was_trained(tmp_path, name):
   encoding_config = encoding.EncodingConfig(
-    score_position="separator", max_tokens=64
+    score_position="separator", max_tokens=64, template=own_form.OWN
   )
   model_json.write_description(
     tmp_path,
     model_json.Description(
       program=name,
       model=MODEL,
-      encoding=dataclasses.asdict(encoding_config),
+      encoding=encoding_records.record_of(encoding_config),
       tokenizer=BYTES.save(tmp_path),
     ),
   )
@@ -478,7 +502,7 @@ def test_a_text_has_the_steps_that_sampling_cuts_it_into(
   tokenizer = recipes.tokenizer("qwen")
   text = f"{names[0]}\n1. hm\n\n2. so{names[1]}\n\n1. seven\n2. eight"
   codec = codecs.of(template, tokenizer)
-  ids, _ = policy_text.encode_text(text, template, tokenizer)
+  ids, _ = template.encode_text(text, tokenizer)
   start = schema.Solution("0", "p", ())
   sampled = codec.read(start, codec.prompt(start), np.asarray(ids), "end")
   assert not any(name in step for step in sampled.steps for name in names)

@@ -14,6 +14,7 @@ from prm_jax.serving import app as app_lib
 from prm_jax.serving import models as models_lib
 from prm_jax.serving import server as server_lib
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import segmenters
 
 
@@ -32,7 +33,7 @@ def scorer_of_text():
       served.CONFIG,
       params,
       served.BYTES,
-      encoding.EncodingConfig(max_tokens=64),
+      encoding.EncodingConfig(max_tokens=64, template=own_form.OWN),
     ),
     aggregate="min",
     segmenter=segmenters.parse("paragraph"),

@@ -9,6 +9,7 @@ import pytest
 
 from prm_jax.serving import chats
 from prm_jax.serving import refusals
+from prm_jax.text import own_form
 from prm_jax.text import policy_templates
 from prm_jax.text import templates
 
@@ -149,15 +150,15 @@ def test_a_model_of_another_form_reads_every_published_chat(name):
   template = policy_templates.published(name, **system)
   text = _prompt(template, "2 + 2?") + RESPONSE + template.ends[0]
   expected = ("2 + 2?", RESPONSE)
-  assert _read(None, text) == expected
+  assert _read(own_form.OWN, text) == expected
   assert _read(templates.skywork(), text) == expected
   bos = {"gemma": "<bos>", "mistral": "<s>"}.get(name, "<|begin_of_text|>")
-  assert _read(None, text.removeprefix(bos)) == expected
+  assert _read(own_form.OWN, text.removeprefix(bos)) == expected
 
 
 def test_a_model_with_a_chat_reads_no_other_system_turn():
   text = _prompt(policy_templates.qwen2_5("Other."), "2 + 2?") + "4"
-  assert _read(None, text) is not None
+  assert _read(own_form.OWN, text) is not None
   assert _read(policy_templates.qwen2_5(), text) is None
 
 
@@ -185,7 +186,7 @@ def test_marks_end_the_steps_for_every_model(end):
     assert _steps(template, f"{begun}4<extra_0>") == ("4",)
   if "endoftext" not in end:
     marked = f"{prompt}So 4.<extra_0>Answer 4\n<extra_0>{end}"
-    for model in (None, templates.skywork(), templates.math_shepherd()):
+    for model in (own_form.OWN, templates.skywork(), templates.math_shepherd()):
       assert _steps(model, marked) == ("So 4.", "Answer 4")
 
 
@@ -193,11 +194,11 @@ def test_a_text_after_the_last_mark_is_refused():
   template = templates.qwen_prm()
   text = f"{_prompt(template, '2 + 2?')}So 4.<extra_0>Answer 4"
   assert _steps(template, text) is None
-  assert _steps(None, text) is None
+  assert _steps(own_form.OWN, text) is None
 
 
 def test_letters_are_a_mark_at_the_end_of_a_line_alone():
-  read = chats.reader(None).read_steps
+  read = chats.reader(own_form.OWN).read_steps
   assert read("So 4. ки\nAnswer 4 ки", "x") == ("So 4.", "Answer 4")
   assert read("So 4. ки\nAnswer 4 ки\n", "x") == ("So 4.", "Answer 4")
   for end in ("\r\n", " \n", " \r\n", "\n\n"):
@@ -217,7 +218,7 @@ def test_letters_are_a_mark_at_the_end_of_a_line_alone():
     ("ки\n", 0),
   ],
 )
-@pytest.mark.parametrize("template", [None, templates.qwen_prm()])
+@pytest.mark.parametrize("template", [own_form.OWN, templates.qwen_prm()])
 def test_a_mark_without_a_step_before_it_is_refused(text, number, template):
   read = chats.reader(template).read_steps
   with pytest.raises(refusals.RefusedError, match=f"step {number} .*empty"):
@@ -225,12 +226,16 @@ def test_a_mark_without_a_step_before_it_is_refused(text, number, template):
 
 
 def test_a_prompt_without_a_chat_is_the_problem_itself():
-  for template in (None, templates.skywork(), policy_templates.qwen2_5()):
+  for template in (
+    own_form.OWN,
+    templates.skywork(),
+    policy_templates.qwen2_5(),
+  ):
     read = chats.reader(template).read_pair
     assert read("2 + 2?", "4", "prompts") == ("2 + 2?", "4")
-  assert chats.reader(None).read_pair("2?", "4</s>", "x") == ("2?", "4")
+  assert chats.reader(own_form.OWN).read_pair("2?", "4</s>", "x") == ("2?", "4")
   less = "Is |x|<|y| or |x|>|y|?"
-  assert chats.reader(None).read_pair(less, "4", "x") == (less, "4")
+  assert chats.reader(own_form.OWN).read_pair(less, "4", "x") == (less, "4")
 
 
 BAD_PROMPTS = {
@@ -281,4 +286,4 @@ def test_what_no_template_writes_is_refused(name):
 
 
 def test_text_without_a_chat_says_not_where_its_problem_ends():
-  assert _read(None, "2 + 2?\n\n4") is None
+  assert _read(own_form.OWN, "2 + 2?\n\n4") is None

@@ -66,7 +66,7 @@ def _scorer(family, template):
   tokenizer = policy_folders.tokenizer(family)
   config = encoding.EncodingConfig(template=template)
   model = dataclasses.replace(
-    served.CONFIG, vocab_size=encoding.num_ids(config, tokenizer)
+    served.CONFIG, vocab_size=config.template.num_ids(tokenizer)
   )
   random = np.random.default_rng(0)
   params = jax.tree.map(
@@ -188,9 +188,7 @@ def test_no_text_of_a_context_adds_a_turn(serving, scorer, role):
   with serving() as asked:
     status, reply, _ = asked.post(dict(items=items))
   assert status == 200, reply
-  names = policy_templates.control_ids(
-    scorer.encoding.template, scorer.tokenizer
-  )
+  names = scorer.encoding.template.control_ids(scorer.tokenizer)
   controls = [
     [
       x

@@ -15,6 +15,7 @@ import recipes
 from prm_jax import errors
 from prm_jax.text import alignment
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import token_bytes
 from prm_jax.text import tokenizer as tokenizer_lib
 
@@ -182,7 +183,9 @@ def test_steps_of_another_text_are_refused():
 @given(steps=st.lists(STEP, min_size=1, max_size=4))
 def test_the_same_tokenizer_and_cut_give_the_ledgers_places(name, place, steps):
   tokenizer = _tokenizer(name)
-  encoding_config = encoding.EncodingConfig(score_position=place)
+  encoding_config = encoding.EncodingConfig(
+    score_position=place, template=own_form.OWN
+  )
   encoded = encoding.encode("p", steps, tokenizer, encoding_config, end=True)
   ids = encoded.tokens[encoded.prompt_tokens :]
   text = alignment.completion_text(ids, tokenizer)

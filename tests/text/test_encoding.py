@@ -16,6 +16,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.scoring import scorer
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 
 EVERY = pytest.mark.parametrize("name", hostile_text.TOKENIZERS)
 PLACES = st.sampled_from(encoding.SCORE_POSITIONS)
@@ -25,7 +26,7 @@ UNLIMITED = None
 
 def _reading(place="last_token", max_tokens=UNLIMITED, **fields):
   return encoding.EncodingConfig(
-    score_position=place, max_tokens=max_tokens, **fields
+    score_position=place, max_tokens=max_tokens, template=own_form.OWN, **fields
   )
 
 
@@ -65,7 +66,7 @@ def test_every_step_is_read_once_where_the_lengths_say(
   tokenizer = hostile_text.tokenizer(name)
   found = encoding.encode(problem, steps, tokenizer, _reading(place), end=end)
   assert found.tokens.tolist() == _ids(problem, steps, tokenizer, end)
-  assert found.prompt_tokens == len(encoding.prompt(problem, tokenizer))
+  assert found.prompt_tokens == len(own_form.prompt(problem, tokenizer))
   expected = _positions(problem, steps, tokenizer, place)
   assert found.step_end.tolist() == expected
   assert len(found.step_end) == len(steps)
@@ -208,7 +209,7 @@ def test_ids_that_a_policy_emits_split_into_the_steps_again(steps, end, name):
   found = encoding.encode("p", steps, tokenizer, _reading(), end=end)
   own = found.tokens[found.prompt_tokens :]
   expected = [tokenizer.decode(tokenizer.encode(step)) for step in steps]
-  assert encoding.split_steps(own, tokenizer) == (expected, end)
+  assert own_form.split_steps(own, tokenizer) == (expected, end)
 
 
 def test_a_step_that_the_policy_left_open_is_a_step():
@@ -222,7 +223,7 @@ def test_a_step_that_the_policy_left_open_is_a_step():
     ([eos], ([], True)),
     ([], ([], False)),
   ):
-    assert encoding.split_steps(ids, tokenizer) == expected
+    assert own_form.split_steps(ids, tokenizer) == expected
 
 
 # --- Too long ---------------------------------------------------------------
@@ -508,14 +509,19 @@ def test_solutions_meet_in_the_group_that_they_name_or_their_problem():
   "make, message",
   [
     (
-      lambda: encoding.EncodingConfig(score_position="last"),
+      lambda: encoding.EncodingConfig(
+        score_position="last", template=own_form.OWN
+      ),
       "encoding.score_position='last': expected",
     ),
     (
-      lambda: encoding.EncodingConfig(truncation="cut"),
+      lambda: encoding.EncodingConfig(truncation="cut", template=own_form.OWN),
       "encoding.truncation='cut'",
     ),
-    (lambda: encoding.EncodingConfig(max_tokens=0), "encoding.max_tokens=0"),
+    (
+      lambda: encoding.EncodingConfig(max_tokens=0, template=own_form.OWN),
+      "encoding.max_tokens=0",
+    ),
     (lambda: encoding.LabelPolicy(neutral="ok"), "labels.neutral='ok'"),
     (
       lambda: encoding.LabelPolicy(after_first_error="x"),
@@ -541,7 +547,9 @@ def test_an_example_ends_at_its_last_target_and_loses_nothing_before_it():
   solution = schema.Solution(
     "a", "p", ("one", "two", "three"), labels=(1.0, 0.0, None)
   )
-  encoding_config = encoding.EncodingConfig(max_tokens=100)
+  encoding_config = encoding.EncodingConfig(
+    max_tokens=100, template=own_form.OWN
+  )
   (found,), counts = encoding.prm_examples(
     [solution], tokenizer, encoding_config, encoding.LabelPolicy()
   )

@@ -17,6 +17,7 @@ from prm_jax.text import paragraph_cuts
 from prm_jax.text import segmenters
 from prm_jax.text import sentence_cuts
 from prm_jax.text import step_cuts
+from prm_jax.text import step_spans
 
 B = "[ \t\r\f\v]*"
 FENCE = re.compile(rf"{B}(`{{3,}}(?=[^`\n]*(?:\n|\Z))|~{{3,}})[^\n]*(?:\n|\Z)")
@@ -108,7 +109,7 @@ def _expected(text):
 
 
 def _steps(text):
-  return [text[a:b] for a, b in segmenters.spans(text, segmenters.PARAGRAPH)]
+  return [text[a:b] for a, b in step_spans.spans(text, segmenters.PARAGRAPH)]
 
 
 PIECES = (
@@ -215,7 +216,7 @@ def test_a_display_that_is_not_closed_ends_with_prose(opening):
 def test_a_step_that_was_given_leaves_its_block_open():
   begun = "```python\nx = 1\n\n"
   new = "y = 2\n\nprint(x)\n```\n\nSo 3."
-  found = segmenters.spans(new, segmenters.PARAGRAPH, begun=begun)
+  found = step_spans.spans(new, segmenters.PARAGRAPH, begun=begun)
   assert [new[a:b] for a, b in found] == [new[:-7], "So 3."]
 
 

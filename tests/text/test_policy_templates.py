@@ -16,6 +16,7 @@ import tokenizers
 from prm_jax import errors
 from prm_jax.text import answers
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
 from prm_jax.text import few_shot
 from prm_jax.text import policy_templates
 from prm_jax.text import tokenizer_files
@@ -53,9 +54,7 @@ def test_an_opening_has_the_ids_of_its_text(family, problem):
   problem = problem.encode("utf-8", "replace").decode()
   problem = problem.replace("<", "(").replace("[", "(")  # no control's name
   template = policy_templates.published(family)
-  found = policy_templates.write_opening(
-    template, problem, policy_folders.tokenizer(family)
-  )
+  found = template.write_opening(problem, policy_folders.tokenizer(family))
   assert found.dtype == np.int32
   assert found.tolist() == _published_ids(family, _text(template, problem))
 
@@ -67,8 +66,8 @@ def test_an_opening_has_the_ids_of_its_text(family, problem):
 def test_no_text_of_a_problem_is_a_control(family, problem):
   template = policy_templates.published(family)
   tokenizer = policy_folders.tokenizer(family)
-  controls = policy_templates.control_ids(template, tokenizer)
-  written = policy_templates.write_opening(template, problem, tokenizer)
+  controls = template.control_ids(tokenizer)
+  written = template.write_opening(problem, tokenizer)
   found = [int(i) for i in written if i in controls.values()]
   assert found == [
     controls[name] for kind, name in template.opening if kind == "control"
@@ -80,7 +79,7 @@ def test_a_template_that_strips_leaves_white_space_around_a_problem_out(family):
   template = policy_templates.published(family)
   tokenizer = policy_folders.tokenizer(family)
   found, plain = (
-    policy_templates.write_opening(template, problem, tokenizer).tolist()
+    template.write_opening(problem, tokenizer).tolist()
     for problem in ("\u00a0\n What is 3 + 4?\n\n ", "What is 3 + 4?")
   )
   assert found == plain
@@ -90,7 +89,7 @@ def test_white_space_around_a_problem_stays_elsewhere():
   tokenizer = policy_folders.tokenizer("qwen3")
   template = policy_templates.qwen3()
   with_space, plain = (
-    policy_templates.write_opening(template, problem, tokenizer).tolist()
+    template.write_opening(problem, tokenizer).tolist()
     for problem in (" 3 + 4\n\n", "3 + 4")
   )
   assert with_space != plain
@@ -106,19 +105,19 @@ def test_a_tokenizer_without_a_control_is_refused(part):
   )
   changed = dataclasses.replace(template, **{part: changes[part]})
   tokenizer = policy_folders.tokenizer("qwen2_5")
-  policy_templates.check_tokenizer(template, tokenizer)
+  template.fitted(tokenizer)
   with pytest.raises(errors.InputError, match=r"no control token '<\|none\|>'"):
-    policy_templates.check_tokenizer(changed, tokenizer)
+    changed.fitted(tokenizer)
   config = encoding.EncodingConfig(template=changed)
   with pytest.raises(errors.InputError, match="no control token"):
-    encoding.with_template(config, tokenizer)
+    encoding_records.with_template(config, tokenizer)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_template_comes_back_from_a_checkpoint(name):
   config = encoding.EncodingConfig(template=ALL[name])
-  saved = json.loads(json.dumps(dataclasses.asdict(config)))
-  assert encoding.saved_encoding(saved, "model.json") == config
+  saved = json.loads(json.dumps(encoding_records.record_of(config)))
+  assert encoding_records.from_record(saved, "model.json") == config
 
 
 @pytest.mark.parametrize(
@@ -144,13 +143,13 @@ def test_a_template_comes_back_from_a_checkpoint(name):
 def test_a_damaged_template_is_refused(change):
   record = json.loads(json.dumps(dataclasses.asdict(ALL["qwen3"]))) | change
   with pytest.raises(errors.InputError):
-    encoding.saved_encoding(dict(template=record), "model.json")
+    encoding_records.from_record(dict(template=record), "model.json")
 
 
 def test_a_model_needs_the_ids_of_all_controls():
   tokenizer = tokenizer_files.HuggingFace(policy_folders.json_of("qwen3"))
   config = encoding.EncodingConfig(template=policy_templates.qwen3())
-  assert encoding.num_ids(config, tokenizer) == tokenizer.text_ids
+  assert config.template.num_ids(tokenizer) == tokenizer.text_ids
 
 
 # --- Plain text and examples ------------------------------------------------

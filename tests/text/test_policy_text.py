@@ -14,7 +14,6 @@ from prm_jax.jobs import journal
 from prm_jax.labelling import monte_carlo
 from prm_jax.policy import codecs
 from prm_jax.text import policy_templates
-from prm_jax.text import policy_text
 from prm_jax.text import solution_texts
 from prm_jax.text import templates
 
@@ -26,9 +25,9 @@ CODEC = codecs.of(TEMPLATE, TOKENIZER)
 
 def _sampled(name, problem, parts):
   """Returns TEXT, as it is sampled if each of its parts is encoded by itself."""
-  encoded = (policy_text.encode_text(p, TEMPLATE, TOKENIZER)[0] for p in parts)
+  encoded = (TEMPLATE.encode_text(p, TOKENIZER)[0] for p in parts)
   ids = [*itertools.chain(*encoded)]
-  spans = tuple(policy_text.spans(TEXT, TEMPLATE, TOKENIZER))
+  spans = TEMPLATE.spans(TEXT, TEMPLATE.segmenter, TOKENIZER)
   sampled = dict(tokenizer=CODEC.bytes.digest, ids=ids)
   return schema.Solution(
     *(name, problem, tuple(TEXT[a:b] for a, b in spans)),
@@ -114,7 +113,7 @@ def test_one_text_has_the_ids_of_the_whole_and_reads_steps_where_they_end(
     )
   whole = "[INST] p q [/INST] " + between.join(steps) + " \n" * has_text
   ids = tokenizer.encode(f"{whole} ")
-  found = policy_text.encode(ONE_TEXT, solution, tokenizer)
+  found = ONE_TEXT.write(solution, tokenizer)
   assert found.tokens[1:-1].tolist() == ids
   assert len(found.step_end) == len(steps)
   assert found.step_end[-1] == len(ids) + 1
@@ -132,19 +131,16 @@ def test_reasoning_in_one_text_is_between_its_controls():
     closing=(("control", "<|im_end|>"), ("text", "\n")),
   )
   text = "<think>\none\n\ntwo\n</think>\n\nthree"
-  spans = tuple(policy_text.spans(text, template, tokenizer))
+  spans = template.spans(text, template.segmenter, tokenizer)
   solution = schema.Solution(
     *("a", "p", tuple(text[a:b] for a, b in spans)), raw_text=text, spans=spans
   )
   assert solution.steps == ("one", "two", "three")
   apart, whole = (
-    policy_text.encode(
-      dataclasses.replace(template, one_text=one_text), solution, tokenizer
-    )
+    dataclasses.replace(template, one_text=one_text).write(solution, tokenizer)
     for one_text in (False, True)
   )
-  for a, b in zip(apart, whole, strict=True):
-    np.testing.assert_array_equal(a, b)
+  np.testing.assert_equal(vars(apart), vars(whole))
 
 
 def test_two_blank_steps_of_one_text_are_refused():
@@ -152,7 +148,7 @@ def test_two_blank_steps_of_one_text_are_refused():
   solution = schema.Solution("a", "p", ("", "", "one"), raw_text="one")
   solution = dataclasses.replace(solution, spans=((0, 0), (0, 0), (0, 3)))
   with pytest.raises(errors.InputError, match=r"step 1 .* ends"):
-    policy_text.encode(ONE_TEXT, solution, tokenizer)
+    ONE_TEXT.write(solution, tokenizer)
 
 
 def test_a_policy_is_never_one_text_with_its_prompt():

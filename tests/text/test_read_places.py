@@ -24,6 +24,7 @@ from tokenizers import processors
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
@@ -142,7 +143,7 @@ def _places(name, template, problem, steps) -> tuple[list[int], list[int]]:
   """Returns each step's first id and the id that it is read at."""
   number, starts, reads = 0, [], []
   text, marks = "", []
-  parts = list(templates._filled(template, problem, steps, False))
+  parts = list(template._filled(problem, steps, False))
   for kind, content in [*parts, ("cut", "")]:
     if kind in ("control", "cut"):
       spans = _characters(name, text)
@@ -191,14 +192,13 @@ def test_every_step_is_read_at_its_own_end(name, template, problem, steps):
   tokenizer = _tokenizer(name)
   problem = _clean(name, problem)
   steps = [_clean(name, step) for step in steps]
-  written = templates.published(template, bos=tokenizer.bos_name)
   try:
-    templates.check_tokenizer(written, tokenizer)
+    written = templates.published(template).fitted(tokenizer)
   except errors.InputError:
     assert name in REFUSED[template], "refused without a reason"
     return
   assert name not in REFUSED[template]
-  found = templates.write(written, problem, steps, tokenizer)
+  found = written.write(schema.Solution("", problem, steps), tokenizer)
   starts, reads = _places(name, written, problem, steps)
   assert found.step_end.tolist() == reads
   assert found.prompt_tokens == starts[0]
@@ -229,8 +229,10 @@ REFUSED = dict(
 @pytest.mark.parametrize("blanks", ["", " ", "   "])
 def test_white_space_before_a_problem_moves_no_read_off_its_tag(blanks):
   tokenizer = _tokenizer("sentencepiece/nmt_nfkc_squeezed")
-  config = encoding.EncodingConfig(template="math_shepherd")
-  config = encoding.with_template(config, tokenizer)
+  config = encoding.EncodingConfig(
+    template=templates.published("math_shepherd")
+  )
+  config = encoding_records.with_template(config, tokenizer)
   steps = ["so 3 + 4 = 7", "then 7 - 2 = 5"]
   found = encoding.encode(blanks + "3 + 4 - 2", steps, tokenizer, config)
   plain = encoding.encode("3 + 4 - 2", steps, tokenizer, config)
@@ -240,19 +242,21 @@ def test_white_space_before_a_problem_moves_no_read_off_its_tag(blanks):
     assert tokenizer.decode(found.tokens[: end + 1]).endswith("ки")
 
 
-@pytest.mark.parametrize("template", ["token_classification", "skywork"])
+@pytest.mark.parametrize(
+  "template", [templates.token_classification(), templates.skywork()]
+)
 def test_a_tokenizer_without_line_breaks_is_refused_when_the_model_is_made(
   template,
 ):
   tokenizer = _tokenizer("huggingface/strip")
   config = encoding.EncodingConfig(template=template)
   with pytest.raises(errors.InputError, match="no token at which step 0"):
-    encoding.with_template(config, tokenizer)
+    encoding_records.with_template(config, tokenizer)
 
 
 def test_a_step_that_can_not_be_read_names_its_solution():
   tokenizer = _tokenizer("huggingface/strip")
-  written = templates.token_classification(tokenizer.bos_name)
+  written = templates.token_classification()
   config = encoding.EncodingConfig(template=written)
   solution = schema.Solution("gsm8k/7", "p", ("so", "", "7"))
   with pytest.raises(errors.InputError, match=r"'gsm8k/7': .* step 1 .from 0."):
@@ -276,10 +280,10 @@ def _lacking() -> tokenizer_files.HuggingFace:
 # qwen_prm's controls are another tokenizer's.
 @pytest.mark.parametrize("template", sorted({*templates.NAMES} - {"qwen_prm"}))
 def test_a_tokenizer_that_lacks_what_nobody_writes_reads_the_rest(template):
-  written = templates.published(template, bos="<|begin_of_text|>")
+  written = templates.published(template)
   problem, steps = "Caf\u00e9 \U0001f600?", ("3 + 4 = 7,\x00\x05", "so \ufffd")
   whole, lacking = (
-    templates.write(written, problem, steps, x)
+    written.write(schema.Solution("", problem, steps), x)
     for x in (recipes.tokenizer("llama_3"), _lacking())
   )
   assert whole.tokens.tolist() == lacking.tokens.tolist()
@@ -290,8 +294,10 @@ def test_a_tokenizer_that_lacks_what_nobody_writes_reads_the_rest(template):
 def test_a_text_with_a_character_without_a_token_is_refused_by_its_record(
   character,
 ):
-  config = encoding.EncodingConfig(template="math_shepherd")
-  config = encoding.with_template(config, _lacking())
+  config = encoding.EncodingConfig(
+    template=templates.published("math_shepherd")
+  )
+  config = encoding_records.with_template(config, _lacking())
   solution = schema.Solution("gsm8k/7", "p", ("so", f"!{character}?"))
   with pytest.raises(errors.InputError) as e:
     encoding.encode_solution(solution, _lacking(), config)

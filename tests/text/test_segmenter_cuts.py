@@ -17,6 +17,7 @@ import pytest
 from prm_jax.text import paragraph_cuts
 from prm_jax.text import segmenters
 from prm_jax.text import step_cuts
+from prm_jax.text import step_spans
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "segmenter_cuts.json"
 NAMES = ("paragraph", "line", "sentence", "numbered", "markers")
@@ -50,7 +51,7 @@ def _cuts(path, file):
   found = {}
   for name in NAMES:
     segmenter = segmenters.parse(name)
-    spans = [segmenters.spans(text, segmenter) for text in texts]
+    spans = [step_spans.spans(text, segmenter) for text in texts]
     for text, places in zip(texts, spans, strict=True):
       rest = text
       for start, end in reversed(places):

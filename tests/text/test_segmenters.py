@@ -13,6 +13,7 @@ import pytest
 from prm_jax import errors
 from prm_jax.text import segmenters
 from prm_jax.text import step_cuts
+from prm_jax.text import step_spans
 from prm_jax.text import tokenizer as tokenizer_lib
 
 WHITE = step_cuts.WHITE
@@ -47,7 +48,7 @@ def _made(name):
 
 
 def _steps(text, name):
-  spans = segmenters.spans(text, _made(name), BYTES)
+  spans = step_spans.spans(text, _made(name), BYTES)
   return [text[start:end] for start, end in spans]
 
 
@@ -56,7 +57,7 @@ def _steps(text, name):
 @given(TEXTS)
 def test_between_steps_is_white_space_alone(name, text):
   last = 0
-  for start, end in segmenters.spans(text, _made(name), BYTES):
+  for start, end in step_spans.spans(text, _made(name), BYTES):
     assert last <= start < end
     assert not text[last:start].strip(WHITE)
     assert text[start:end] == text[start:end].strip(WHITE)
@@ -74,12 +75,12 @@ def test_between_steps_is_white_space_alone(name, text):
 @example("14Wait, Case \n\r\u3002...", "!!")
 def test_later_text_moves_no_settled_step(name, text, more):
   segmenter = _made(name)
-  num = segmenters.settled(text, segmenter, BYTES)
-  before = segmenters.spans(text, segmenter, BYTES)
+  num = step_spans.settled(text, segmenter, BYTES)
+  before = step_spans.spans(text, segmenter, BYTES)
   assert num <= len(before)
-  after = segmenters.spans(text + more, segmenter, BYTES)
+  after = step_spans.spans(text + more, segmenter, BYTES)
   assert after[:num] == before[:num]
-  assert segmenters.settled(text + more, segmenter, BYTES) >= num
+  assert step_spans.settled(text + more, segmenter, BYTES) >= num
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -91,14 +92,14 @@ def test_later_text_moves_no_settled_step(name, text, more):
 @example("abcdef  gh")
 def test_a_continuation_of_whole_steps_is_cut_as_within_the_whole(name, text):
   segmenter = _made(name)
-  whole = segmenters.spans(text, segmenter, BYTES)
-  num = segmenters.settled(text, segmenter, BYTES)
+  whole = step_spans.spans(text, segmenter, BYTES)
+  num = step_spans.settled(text, segmenter, BYTES)
   for k in range(1, len(whole)):
     start = whole[k][0]
     begun, new = text[:start], text[start:]
-    found = segmenters.spans(new, segmenter, BYTES, begun)
+    found = step_spans.spans(new, segmenter, BYTES, begun)
     assert tuple((start + a, start + b) for a, b in found) == whole[k:]
-    settled = segmenters.settled(new, segmenter, BYTES, begun)
+    settled = step_spans.settled(new, segmenter, BYTES, begun)
     assert settled == max(num - k, 0)
 
 
@@ -109,12 +110,12 @@ def test_whatever_was_begun_later_text_moves_no_settled_step(
   name, begun, text, more
 ):
   segmenter = _made(name)
-  num = segmenters.settled(text, segmenter, BYTES, begun)
-  before = segmenters.spans(text, segmenter, BYTES, begun)
-  after = segmenters.spans(text + more, segmenter, BYTES, begun)
+  num = step_spans.settled(text, segmenter, BYTES, begun)
+  before = step_spans.spans(text, segmenter, BYTES, begun)
+  after = step_spans.spans(text + more, segmenter, BYTES, begun)
   assert num <= len(before)
   assert after[:num] == before[:num]
-  assert segmenters.settled(text + more, segmenter, BYTES, begun) >= num
+  assert step_spans.settled(text + more, segmenter, BYTES, begun) >= num
   # No word is lost, whatever place of it the text begins at.
   left = text
   for start, end in reversed(before):
@@ -128,8 +129,8 @@ def test_a_step_is_settled_with_the_break_after_it(kind, text):
   segmenter = segmenters.Segmenter(kind)
   broken = "\n" if kind == "line" else "\n \t\n"
   # In an open block the letter belongs to the step before the break.
-  num = len(segmenters.spans(f"{text}{broken}x", segmenter)) - 1
-  assert segmenters.settled(text + broken, segmenter) == num
+  num = len(step_spans.spans(f"{text}{broken}x", segmenter)) - 1
+  assert step_spans.settled(text + broken, segmenter) == num
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -137,14 +138,14 @@ def test_a_hostile_text_takes_linear_time(name):
   for piece in (*PIECES, "\n ", ". ", "$1", "(", "a.b.", "1.\n", "So. ", "\\"):
     text = piece * (20_000 // len(piece))
     start = time.process_time()
-    segmenters.settled(text, _made(name), BYTES)
+    step_spans.settled(text, _made(name), BYTES)
     assert time.process_time() - start < 0.5, piece
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_blank_text_has_no_step(name):
   for text in ("", " \n\n\t", "\r\n\r\n"):
-    assert segmenters.spans(text, _made(name), BYTES) == ()
+    assert step_spans.spans(text, _made(name), BYTES) == ()
 
 
 SOLUTION = """\
@@ -195,7 +196,7 @@ def test_cuts_of_a_solution(name, expected):
 def test_a_new_thought_begins_a_step():
   text = "The sum is 12, as 5 + 7 is. Wait, that is 13. Sorry. So I add again."
   segmenter = segmenters.Segmenter("markers", ("wait", "so"), 10, 40)
-  steps = [text[a:b] for a, b in segmenters.spans(text, segmenter)]
+  steps = [text[a:b] for a, b in step_spans.spans(text, segmenter)]
   assert steps == [
     "The sum is 12, as 5 + 7 is.",
     "Wait, that is 13. Sorry.",  # "Sorry" isn't "so"
@@ -203,14 +204,14 @@ def test_a_new_thought_begins_a_step():
   ]
   # None is shorter than min_chars; one ends before it is longer than max_chars.
   longer = dataclasses.replace(segmenter, min_chars=40, max_chars=50)
-  steps = [text[a:b] for a, b in segmenters.spans(text, longer)]
+  steps = [text[a:b] for a, b in step_spans.spans(text, longer)]
   assert steps[0] == "The sum is 12, as 5 + 7 is. Wait, that is 13."
 
 
 def test_tokens_are_counted_by_the_models_tokenizer():
   assert _steps("abcdef  gh", "tokens:3") == ["abc", "def", "g", "h"]
   with pytest.raises(errors.InputError, match="give the model's tokenizer"):
-    segmenters.spans("a", segmenters.parse("tokens:3"))
+    step_spans.spans("a", segmenters.parse("tokens:3"))
 
 
 @pytest.mark.parametrize("name", NAMES)

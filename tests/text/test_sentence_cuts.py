@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from prm_jax.text import segmenters
+from prm_jax.text import step_spans
 
 SENTENCE = segmenters.parse("sentence")
 FIRST = "So it is"
@@ -12,9 +13,9 @@ FIRST = "So it is"
 
 def _cut(text):
   """Returns the steps of a text, and how many of the first are settled."""
-  spans = segmenters.spans(text, SENTENCE)
+  spans = step_spans.spans(text, SENTENCE)
   steps = [text[start:end] for start, end in spans]
-  return steps, segmenters.settled(text, SENTENCE)
+  return steps, step_spans.settled(text, SENTENCE)
 
 
 # After a dot and a space, after a line break, and after a blank line: what
@@ -79,8 +80,8 @@ def test_no_end_of_a_text_moves_what_was_settled():
   pieces = ["$", "\\", "[", "-", " ", "A", "a", "5", "\n", "`", "(", "."]
   for tail in itertools.product(pieces, repeat=3):
     text = f"{FIRST}.\n{''.join(tail)}"
-    whole = segmenters.spans(text, SENTENCE)
+    whole = step_spans.spans(text, SENTENCE)
     for end in range(len(FIRST) + 1, len(text)):
-      settled = segmenters.settled(text[:end], SENTENCE)
-      spans = segmenters.spans(text[:end], SENTENCE)
+      settled = step_spans.settled(text[:end], SENTENCE)
+      spans = step_spans.spans(text[:end], SENTENCE)
       assert spans[:settled] == whole[:settled], text

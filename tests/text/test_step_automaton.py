@@ -18,6 +18,8 @@ import test_token_bytes
 from prm_jax import errors
 from prm_jax.text import segmenters
 from prm_jax.text import step_automaton
+from prm_jax.text import step_cuts
+from prm_jax.text import step_spans
 from prm_jax.text import token_bytes
 from prm_jax.text import tokenizer_files
 
@@ -62,9 +64,9 @@ def _num_closed(text, steps):
   if steps is None:
     return 0
   if isinstance(steps, segmenters.Segmenter):
-    return len(segmenters.spans(text + "x", steps)) - 1
+    return len(step_spans.spans(text + "x", steps)) - 1
   parts = re.split(re.escape(steps), text)[:-1]
-  return sum(part.strip(f"{segmenters.BLANK}\n") != "" for part in parts)
+  return sum(part.strip(f"{step_cuts.BLANK}\n") != "" for part in parts)
 
 
 def _expected(parts, prefix, steps, stop):
@@ -245,7 +247,7 @@ def test_a_text_begins_anew_after_an_id_that_ends_its_step(steps, texts):
     parts = [bytes([i]) for i in text.encode()]
     ids += [*text.encode(), 256]
     expected += _expected(parts, "", steps, stop)
-    begun = len(segmenters.spans(text, steps)) > _num_closed(text, steps)
+    begun = len(step_spans.spans(text, steps)) > _num_closed(text, steps)
     expected.append(STEP if begun else NONE)
   assert [e for _, e in _walk(stops, ids)] == expected
   alone = step_automaton.make(tokens, None, stop, [256])

@@ -12,6 +12,7 @@ import recipes
 
 from prm_jax import errors
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
 from prm_jax.text import templates
 
 EVERY = pytest.mark.parametrize("name", recipes.RECIPES)
@@ -31,8 +32,7 @@ ORDINARY = st.lists(
 
 def _reading(name: str, **fields) -> encoding.EncodingConfig:
   tokenizer = recipes.tokenizer(recipes.RECIPES[name][0])
-  bos = tokenizer.bos_name
-  found = templates.published(name, bos=bos)
+  found = templates.published(name).fitted(tokenizer)
   return encoding.EncodingConfig(template=found, max_tokens=None, **fields)
 
 
@@ -111,16 +111,22 @@ def test_a_step_too_many_is_dropped_or_the_solution_is(name):
 @EVERY
 def test_a_reading_with_its_dialect_survives_json(name):
   encoding_config = _reading(name)
-  record = json.loads(json.dumps(dataclasses.asdict(encoding_config)))
-  assert encoding.saved_encoding(record, "model.json") == encoding_config
+  record = json.loads(json.dumps(encoding_records.record_of(encoding_config)))
+  assert encoding_records.from_record(record, "model.json") == encoding_config
 
 
 def test_a_named_dialect_becomes_data_when_the_tokenizer_is_known():
-  encoding_config = encoding.EncodingConfig(template="qwen_prm")
-  found = encoding.with_template(encoding_config, recipes.tokenizer("qwen"))
+  encoding_config = encoding.EncodingConfig(
+    template=templates.published("qwen_prm")
+  )
+  found = encoding_records.with_template(
+    encoding_config, recipes.tokenizer("qwen")
+  )
   assert found.template == templates.qwen_prm()
   with pytest.raises(errors.InputError, match="no control token"):
-    encoding.with_template(encoding_config, recipes.tokenizer("llama_2"))
+    encoding_records.with_template(
+      encoding_config, recipes.tokenizer("llama_2")
+    )
 
 
 def test_a_chat_may_have_another_system_turn_and_a_text_has_none():

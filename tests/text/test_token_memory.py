@@ -13,8 +13,11 @@ import pytest
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
+from prm_jax.text import own_form
 from prm_jax.text import policy_templates
 from prm_jax.text import policy_text
+from prm_jax.text import templates
 from prm_jax.text import text_cuts
 from prm_jax.text import token_memory
 from prm_jax.text import tokenizer as tokenizer_lib
@@ -248,9 +251,9 @@ def test_solutions_that_share_steps_are_encoded_as_each_alone(
 ):
   """The slow oracle: each solution with a tokenizer that has read nothing."""
   inner = _tokenizer(kind)
-  template = None
+  template = own_form.OWN
   if form == "lines":
-    template = "skywork"
+    template = templates.skywork()
   elif form == "chat":
     template = policy_templates.PolicyTemplate(
       "chat", (("text", "Q: "), ("problem", ""), ("text", "\nA:")), ("<sep>",)
@@ -258,7 +261,7 @@ def test_solutions_that_share_steps_are_encoded_as_each_alone(
   config = encoding.EncodingConfig(
     max_tokens=limit, truncation="truncate", template=template
   )
-  config = encoding.with_template(config, inner)
+  config = encoding_records.with_template(config, inner)
   tokenizer = token_memory.Remembering(inner)
   for k, steps in enumerate([path, *([*path, x] for x in others)]):
     solution = schema.Solution(str(k), problem, tuple(steps))

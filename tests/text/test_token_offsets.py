@@ -102,6 +102,8 @@ BROKEN = st.lists(
 @settings(max_examples=120)
 def test_bytes_that_are_no_character_are_complete_with_the_last(parts):
   assert offsets_of(parts) == slow_offsets(parts)
+  tokens = token_bytes.TokenBytes(tuple(parts), tuple(parts))
+  assert tokens.ends(range(len(parts))).tolist() == slow_offsets(parts)
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -109,6 +111,8 @@ def test_bytes_that_are_no_character_are_complete_with_the_last(parts):
 @given(text=TEXT)
 @example(text=f"x = 5 {LITERAL}\nso y = 2")
 @example(text=f"{LITERAL}{LITERAL} 🙂{LITERAL}")
+@example(text=f"{LITERAL} {LITERAL}{LITERAL} ")
+@example(text=f"🙂{LITERAL}🙂\n🙂🙂🙂🙂🙂{LITERAL}\n🙂")
 def test_offsets_are_those_of_the_raw_vocabulary(name, text):
   ids = tokenizer(name).encode(text)
   ids.append(tokenizer(name).eos)

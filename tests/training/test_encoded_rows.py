@@ -12,6 +12,8 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.rows import encoded_cache
 from prm_jax.text import encoding
+from prm_jax.text import own_form
+from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import batches
 from prm_jax.training import prm
@@ -36,7 +38,7 @@ def _solutions(num=24):
 def _config(
   program="prm",
   *,
-  read=encoding.EncodingConfig(max_tokens=64),
+  read=encoding.EncodingConfig(max_tokens=64, template=own_form.OWN),
   length=64,
   trees=False,
   **objective,
@@ -124,9 +126,9 @@ def test_all_that_could_change_the_rows_has_an_entry_of_its_own(tmp_path):
   numbers = np.arange(24, dtype=np.int32) % 2
   others = (
     dict(),
-    dict(read=encoding.EncodingConfig(max_tokens=56)),
-    dict(read=encoding.EncodingConfig("separator", 64)),
-    dict(read=encoding.EncodingConfig(template="skywork")),
+    dict(read=encoding.EncodingConfig(max_tokens=56, template=own_form.OWN)),
+    dict(read=encoding.EncodingConfig("separator", 64, template=own_form.OWN)),
+    dict(read=encoding.EncodingConfig(template=templates.published("skywork"))),
     dict(labels=encoding.LabelPolicy(after_first_error="bad")),
     dict(program="orm"),
     dict(trees=True),
@@ -247,8 +249,12 @@ def test_a_format_has_the_same_arrays_as_ever():
   whole = hashlib.sha256()
   for fields in (
     *RUNS.values(),
-    dict(read=encoding.EncodingConfig(template="skywork")),
-    dict(read=encoding.EncodingConfig("separator", 40, "truncate")),
+    dict(read=encoding.EncodingConfig(template=templates.published("skywork"))),
+    dict(
+      read=encoding.EncodingConfig(
+        "separator", 40, "truncate", template=own_form.OWN
+      )
+    ),
     dict(program="sft", trees=True),
   ):
     rows, _ = _rows(_config(**fields), None)

@@ -28,6 +28,7 @@ from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.scoring import saved as saved_lib
 from prm_jax.text import encoding
+from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import implicit_prm
 from prm_jax.training import loop
@@ -77,7 +78,7 @@ def _config(**changes):
       for k in ("d_model", "num_layers", "num_heads", "num_kv_heads")
     }
     | dict(head_dim=4, d_ff=8),
-    encoding=encoding.EncodingConfig(max_tokens=16),
+    encoding=encoding.EncodingConfig(max_tokens=16, template=own_form.OWN),
     labels=encoding.LabelPolicy(after_first_error="keep"),
     rows=ROWS,
     sequence_length=ROW,
@@ -504,7 +505,10 @@ def test_three_way_refuses_a_soft_label_and_names_it(label):
   steps = ("a", "b", "c", "d", "e")
   classes = schema.Solution("fine", "p", steps, labels=(1, 0.5, None, 1, 0))
   soft = schema.Solution("soft", "p", steps[:2], labels=(1, label))
-  how = dict(tokenizer=BYTES, encoding_config=encoding.EncodingConfig())
+  how = dict(
+    tokenizer=BYTES,
+    encoding_config=encoding.EncodingConfig(template=own_form.OWN),
+  )
   _, counts = _three_way()([classes], **how)
   assert counts["targets"] == 4
   with pytest.raises(errors.InputError) as e:

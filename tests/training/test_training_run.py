@@ -28,7 +28,10 @@ from prm_jax.runtime import distributed
 from prm_jax.scoring import saved as saved_lib
 from prm_jax.scoring import scorer
 from prm_jax.text import encoding
+from prm_jax.text import encoding_records
+from prm_jax.text import own_form
 from prm_jax.text import policy_templates
+from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
 from prm_jax.training import batches as batches_lib
@@ -63,7 +66,7 @@ def _config(program="prm", **changes):
       "head_dim": 4,
       "d_ff": 8,
     },
-    "encoding": encoding.EncodingConfig(max_tokens=32),
+    "encoding": encoding.EncodingConfig(max_tokens=32, template=own_form.OWN),
     "rows": 8,
     "sequence_length": 32,
     "optimizer": optimizer.OptimizerConfig(peak_lr=1e-2, warmup_steps=1),
@@ -124,7 +127,7 @@ def test_the_folder_says_how_its_model_is_used(trained):
   assert description == model_json.Description(
     program="prm",
     model=model,
-    encoding=dataclasses.asdict(_config().encoding),
+    encoding=encoding_records.record_of(_config().encoding),
     tokenizer={"kind": "bytes"},
     aggregate="min",
     judged="until_first_error",
@@ -141,7 +144,7 @@ def test_a_run_may_say_how_a_text_is_cut(trained, tmp_path):
   saved = train_run._description(config, model, TOKENIZER, tmp_path)
   prm_of_it = scorer.Scorer(
     *("prm", model, params, TOKENIZER),
-    encoding.saved_encoding(saved.encoding, ""),
+    encoding_records.from_record(saved.encoding, ""),
     segmenter=saved.segmenter,
   )
   assert prm_of_it.score_text("?", "so 4").spans == ((0, 2), (3, 4))
@@ -200,9 +203,13 @@ def test_an_aggregate_of_steps_that_training_ignores_is_warned_of(
   "template, step_head, warns",
   [
     (policy_templates.qwen2_5(), "mlp", "template='policy'"),
-    (None, "mlp", "template=None"),
-    ("token_classification", "mlp", "template='token_classification'"),
-    ("qwen_prm", "mlp", ""),
+    (own_form.OWN, "mlp", "template=None"),
+    (
+      templates.token_classification(),
+      "mlp",
+      "template='token_classification'",
+    ),
+    (templates.qwen_prm(), "mlp", ""),
     (policy_templates.qwen2_5(), "linear", ""),
   ],
 )
@@ -308,7 +315,7 @@ def test_training_goes_on_with_the_same_bits(trained, tmp_path):
     (
       {
         "encoding": encoding.EncodingConfig(
-          score_position="separator", max_tokens=32
+          score_position="separator", max_tokens=32, template=own_form.OWN
         )
       },
       "encoding",
@@ -592,7 +599,9 @@ def test_what_decides_an_example_decides_the_index(tmp_path):
   )
   assert kept(**same) == 1
   others = (
-    dict(encoding=encoding.EncodingConfig("separator", 32)),
+    dict(
+      encoding=encoding.EncodingConfig("separator", 32, template=own_form.OWN)
+    ),
     dict(labels=encoding.LabelPolicy(after_first_error="bad")),
     dict(program="orm"),
     dict(program="orm", outcome_target="last_step"),
@@ -766,7 +775,7 @@ def test_from_config_reads_every_field():
     ),
     seed=3,
     model=_config().model,
-    encoding=encoding.EncodingConfig("separator", 64),
+    encoding=encoding.EncodingConfig("separator", 64, template=own_form.OWN),
     packing=batches_lib.PackingConfig(8, 64, True),
     optimizer=optimizer.OptimizerConfig(peak_lr=0.1, clip_norm=2.0),
     fit=loop.FitConfig(steps=7, best_metric="loss_nats"),
@@ -783,7 +792,11 @@ def test_from_config_reads_every_field():
   ("changes", "word"),
   [
     (
-      {"encoding": encoding.EncodingConfig(max_tokens=33)},
+      {
+        "encoding": encoding.EncodingConfig(
+          max_tokens=33, template=own_form.OWN
+        )
+      },
       "sequence_length=32",
     ),
     ({"microbatches": 3}, "microbatches=3"),
@@ -806,7 +819,7 @@ def test_from_config_reads_every_field():
       {
         "program": "sft",
         "encoding": encoding.EncodingConfig(
-          "separator", 32, template="qwen_prm"
+          "separator", 32, template=templates.published("qwen_prm")
         ),
       },
       "encoding.template='qwen_prm'",
