@@ -25,7 +25,7 @@ from starlette import requests
 from starlette import responses
 from starlette import routing
 
-from prm_jax.inference import cached_scorer
+from prm_jax.scoring import cached_scorer
 from prm_jax.serving import batching
 from prm_jax.serving import bodies
 from prm_jax.serving import fields

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.inference import cached_scorer
+from prm_jax.scoring import cached_scorer
 from prm_jax.serving import chats
 from prm_jax.serving import fields
 from prm_jax.serving import limits as limits_lib

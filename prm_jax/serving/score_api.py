@@ -25,13 +25,13 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import messages as messages_lib
 from prm_jax.serving import chats
 from prm_jax.serving import forms
 from prm_jax.serving import models
 from prm_jax.serving import refusals
 from prm_jax.serving import score_fields
 from prm_jax.serving import sources
+from prm_jax.text import messages as messages_lib
 
 
 def read(
