@@ -352,6 +352,22 @@ def test_the_document_describes_the_golden_requests_and_replies(running):
     fields.check(running.post(golden.bytes, golden.path)[1], replied)
 
 
+def test_each_route_is_in_the_document_as_it_is_declared(running):
+  _, document, _ = running.get("/openapi.json")
+  for route in routes.ALL:
+    operation = document["paths"][route.path][route.method.lower()]
+    assert ("parameters" in operation) == route.takes_aggregate
+    assert operation["security"] == ([] if route.is_open else [{}, {"key": []}])
+    asked = operation.get("requestBody")
+    for body, declared in (
+      (asked, route.request),
+      (operation["responses"]["200"], route.reply),
+    ):
+      content = (body or {}).get("content", {})
+      schema = content.get("application/json", {}).get("schema")
+      assert schema == declared or declared in schema["anyOf"]
+
+
 def test_the_document_describes_our_own_routes(running):
   _, document, _ = running.get("/openapi.json")
   asked, replied = _schemas(document, "/v1/prm/score")
