@@ -25,7 +25,6 @@ from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
 from prm_jax.integrations import turns
 
-
 # The scores of a sample's steps, and its tokens with those that it has.
 _Scored = tuple[schema.StepScores, scoring.ScoredResponse]
 
