@@ -632,13 +632,10 @@ def _row(entry: Record, item: Record, name: str, url: str) -> StepScores:
       " whole; start the server with a longer limit"
     )
   segments, judged = entry.get("segments"), entry.get("judged")
-  are_bools = all(type(x) is bool for x in _list(judged))
-  for field, values, are_right in (
-    ("segments", segments, all(map(_is_segment, _list(segments)))),
-    ("judged", judged, are_bools),
-  ):
-    is_right = are_right and len(_list(values)) == len(scores)
-    if values is not None and not is_right:
+  for field, is_right in dict(segments=_is_segment, judged=_is_bool).items():
+    values = entry.get(field)
+    is_list = isinstance(values, list) and len(values) == len(scores)
+    if values is not None and not (is_list and all(map(is_right, values))):
       raise InputError(
         f'{url}: {name}: "{field}" is {reprlib.repr(values)}; expected a list'
         " with one for each score"
@@ -686,10 +683,8 @@ def _turns(
   spans = [x.get("span") for x in records]
   for i, span in zip(own, spans, strict=True):
     text = messages[i].get("content")
-    is_of_text = span is None or _is_segment(span)
-    if span is not None and isinstance(text, str):
-      is_of_text = is_of_text and span[1] <= len(text)
-    if not is_of_text:
+    most = len(text) if isinstance(text, str) else float("inf")
+    if span is not None and not (_is_segment(span) and span[1] <= most):
       return None
   return tuple(
     Turn(i, tuple(span) if span else None, x.get("without_thinking"))
@@ -705,6 +700,10 @@ def _list(value: Any) -> list[Any]:
 def _is_segment(value: Any) -> bool:
   is_pair = isinstance(value, list) and [*map(type, value)] == [int, int]
   return is_pair and 0 <= value[0] <= value[1]
+
+
+def _is_bool(value: Any) -> bool:
+  return isinstance(value, bool)
 
 
 def _is_number(value: Any) -> bool:
@@ -822,12 +821,10 @@ class Settings:
 def _is_loopback(host: str) -> bool:
   """Returns whether a host's name or address is this machine's own."""
   host = host.strip("[]").rstrip(".")
-  if host == "localhost" or host.endswith(".localhost"):
-    return True
   try:
     address = ipaddress.ip_address(host)
   except ValueError:
-    return False
+    return host == "localhost" or host.endswith(".localhost")
   return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
