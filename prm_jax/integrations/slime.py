@@ -118,8 +118,7 @@ def _reward(
     metrics: Returns what is also logged, of a list of scores, as `prm`.
   """
 
-  async def reward(args: Any, sample: Any, **options: Any) -> dict[str, Any]:
-    del args, options
+  async def reward(args: Any, sample: Any, **_: Any) -> dict[str, Any]:
     import asyncio
 
     ids = sample.tokens[len(sample.tokens) - sample.response_length :]
@@ -189,7 +188,6 @@ def set_advantages(args: Any, rollout_data: Any) -> None:
     rollout_data: The trainer's batch; "kl" has a value for each token that this
       rank holds.
   """
-  del args
   values = []
   pairs = zip(rollout_data["rewards"], rollout_data["kl"], strict=True)
   for i, (row, kl) in enumerate(pairs):
