@@ -198,9 +198,9 @@ def _warn_of_temperature(
   folder: pathlib.Path, described: model_json.Description
 ) -> None:
   """Says the default temperature of a chat model whose folder names none."""
-  from prm_jax.data import encoding
-  from prm_jax.data import policy_templates
   from prm_jax.huggingface import generation_config
+  from prm_jax.text import encoding
+  from prm_jax.text import policy_templates
   from prm_jax.training import programs
 
   if described.program not in programs.POLICIES:
@@ -218,7 +218,7 @@ def _warn_of_temperature(
 
 def _prompted(template: Mapping[str, Any]) -> str:
   """Returns how a policy is prompted, what ends it and how it is cut."""
-  from prm_jax.data import segmenters
+  from prm_jax.text import segmenters
 
   ends = ", ".join(template["ends"])
   stop = "".join(f", {text!r}" for text in template["stop"])
@@ -315,10 +315,10 @@ class Export(verbs.Verb):
       InputError: The checkpoint can't be read, has no place in a published
         architecture, or doesn't fit the type; or the folder isn't new.
     """
-    from prm_jax.data.formats import jsonl
     from prm_jax.huggingface import card_fields
     from prm_jax.huggingface import export_model
     from prm_jax.huggingface import hub
+    from prm_jax.records import jsonl
     from prm_jax.runtime import environment
 
     source, target = pathlib.Path(self.checkpoint), pathlib.Path(self.to)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 
 
 class Row(NamedTuple):

@@ -17,7 +17,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import token_offsets as token_offsets_lib
+from prm_jax.text import token_offsets as token_offsets_lib
 
 # Ids -> their text. Special tokens add nothing to it.
 Decode = token_offsets_lib.Decode

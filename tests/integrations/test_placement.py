@@ -14,8 +14,8 @@ import pytest
 import recipes
 
 from prm_jax import errors
-from prm_jax.data import token_offsets
 from prm_jax.integrations import placement
+from prm_jax.text import token_offsets
 
 TOKENIZERS = {
   "byte_level": lambda: recipes.tokenizer("qwen"),
