@@ -260,11 +260,7 @@ class Client:
     """
     problems = _listed(problems, "score_texts: give a list of problems")
     texts = _listed(texts, "score_texts: give a list of texts")
-    if len(problems) != len(texts):
-      raise InputError(
-        f"score_texts: {len(problems)} problems and {len(texts)} texts; give one"
-        " of each"
-      )
+    _check_pairs("score_texts", problems=problems, texts=texts)
     names = [f"texts[{i}]" for i in range(len(texts))]
     items = [
       _texts(dict(problem=problem, response=text), name)
@@ -292,18 +288,16 @@ class Client:
         one entry of tools for each, the server refuses, or no try has a usable
         reply.
     """
+    fix = "score_conversations: give a list"
     given = _listed(
-      conversations,
-      "score_conversations: give a list of conversations, each a list of"
-      " messages",
+      conversations, f"{fix} of conversations, each a list of messages"
     )
-    fix = "score_conversations: give a list of tools for each conversation"
-    lists = [()] * len(given) if tools is None else _listed(tools, fix)
-    if len(given) != len(lists):
-      raise InputError(
-        f"score_conversations: {len(given)} conversations and"
-        f" {len(lists)} lists of tools; give one of each"
-      )
+    lists = [()] * len(given)
+    if tools is not None:
+      lists = _listed(tools, f"{fix} of tools for each conversation")
+    _check_pairs(
+      "score_conversations", conversations=given, lists_of_tools=lists
+    )
     names = [f"conversations[{i}]" for i in range(len(given))]
     items = [*map(_conversation, given, lists, names)]
     return cast("list[TurnScores]", self._score(items, names))
@@ -379,12 +373,12 @@ class AsyncClient:
       raise InputError(f"concurrency={concurrency}: give 1 or more")
     self._make = functools.partial(Client, url, **options)
     self._client: Client | None = None
-    self._making = asyncio.Lock()
-    # A thread for each request: it waits for the server, and holds no lock.
+    self._making = threading.Lock()
+    # A thread for each request: it waits for the server.
     self._threads = concurrent.futures.ThreadPoolExecutor(concurrency)
 
   async def __aenter__(self) -> AsyncClient:
-    await self._made()
+    await self._call(lambda client: None)
     return self
 
   async def __aexit__(self, *raised: object) -> None:
@@ -430,19 +424,14 @@ class AsyncClient:
     return await self._call(Client.score_conversations, conversations, tools)
 
   async def _call(self, method: Callable[..., _T], *given: Any) -> _T:
-    client = await self._made()
-    return await self._in_thread(functools.partial(method, client, *given))
+    def asked() -> _T:
+      with self._making:
+        self._client = self._client or self._make()
+      return method(self._client, *given)
 
-  async def _made(self) -> Client:
-    async with self._making:
-      if self._client is None:
-        self._client = await self._in_thread(self._make)
-    return self._client
-
-  async def _in_thread(self, call: Callable[[], _T]) -> _T:
     loop = asyncio.get_running_loop()
     try:
-      reply = loop.run_in_executor(self._threads, call)
+      reply = loop.run_in_executor(self._threads, asked)
     except RuntimeError:  # after shutdown
       raise InputError(
         "this AsyncClient was closed, and asks no more; make another one"
@@ -488,6 +477,13 @@ def _listed(values: Any, fix: str) -> list[Any]:
   ):
     raise InputError(f"{fix}; found {reprlib.repr(values)}")
   return list(values)
+
+
+def _check_pairs(where: str, **lists: list[Any]) -> None:
+  """Refuses lists of different lengths."""
+  if len({*map(len, lists.values())}) > 1:
+    numbers = (f"{len(x)} {k.replace('_', ' ')}" for k, x in lists.items())
+    raise InputError(f"{where}: {' and '.join(numbers)}; give one of each")
 
 
 def _texts(texts: Record, name: str) -> Record:
@@ -636,10 +632,7 @@ def _row(entry: Record, item: Record, name: str, url: str) -> StepScores:
       " whole; start the server with a longer limit"
     )
   segments, judged = entry.get("segments"), entry.get("judged")
-  for field, is_right in (
-    ("segments", _is_segment),
-    ("judged", lambda x: isinstance(x, bool)),
-  ):
+  for field, is_right in dict(segments=_is_segment, judged=_is_bool).items():
     values = entry.get(field)
     is_list = isinstance(values, list) and len(values) == len(scores)
     if values is not None and not (is_list and all(map(is_right, values))):
@@ -684,18 +677,14 @@ def _turns(
 ) -> tuple[Turn, ...] | None:
   """Returns the turns that a reply names; None if they aren't those sent."""
   own = [i for i, x in enumerate(messages) if x.get("role") == "assistant"]
-  records = (
-    [x for x in given if isinstance(x, dict)] if isinstance(given, list) else []
-  )
+  records = [x for x in _list(given) if isinstance(x, dict)]
   if [x.get("message") for x in records] != own:
     return None
   spans = [x.get("span") for x in records]
   for i, span in zip(own, spans, strict=True):
     text = messages[i].get("content")
-    is_of_text = span is None or _is_segment(span)
-    if span is not None and isinstance(text, str):
-      is_of_text = is_of_text and span[1] <= len(text)
-    if not is_of_text:
+    most = len(text) if isinstance(text, str) else float("inf")
+    if span is not None and not (_is_segment(span) and span[1] <= most):
       return None
   return tuple(
     Turn(i, tuple(span) if span else None, x.get("without_thinking"))
@@ -703,9 +692,18 @@ def _turns(
   )
 
 
+def _list(value: Any) -> list[Any]:
+  """Returns a value that should be a list; of another one nothing."""
+  return value if isinstance(value, list) else []
+
+
 def _is_segment(value: Any) -> bool:
   is_pair = isinstance(value, list) and [*map(type, value)] == [int, int]
   return is_pair and 0 <= value[0] <= value[1]
+
+
+def _is_bool(value: Any) -> bool:
+  return isinstance(value, bool)
 
 
 def _is_number(value: Any) -> bool:
@@ -823,12 +821,10 @@ class Settings:
 def _is_loopback(host: str) -> bool:
   """Returns whether a host's name or address is this machine's own."""
   host = host.strip("[]").rstrip(".")
-  if host == "localhost" or host.endswith(".localhost"):
-    return True
   try:
     address = ipaddress.ip_address(host)
   except ValueError:
-    return False
+    return host == "localhost" or host.endswith(".localhost")
   return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
@@ -1183,8 +1179,11 @@ class _Sockets:
     deadline = time.monotonic() + time_s
     sock = self._take() or self._connect(deadline)
     head = f"{self._head}\r\nContent-Length: {len(body)}\r\n\r\n"
+    content = head.encode() + body
     try:
-      _send(sock, head.encode() + body, deadline)
+      for at in range(0, len(content), _PIECE_BYTES):
+        sock.settimeout(_left_s(deadline))
+        sock.sendall(content[at : at + _PIECE_BYTES])
       response, content = _receive(sock, deadline)
     except BaseException:
       sock.close()  # what is left in it would begin the next reply
@@ -1258,12 +1257,6 @@ def _open(
   raise failure
 
 
-def _send(sock: socket.socket, content: bytes, deadline: float) -> None:
-  for at in range(0, len(content), _PIECE_BYTES):
-    sock.settimeout(_left_s(deadline))
-    sock.sendall(content[at : at + _PIECE_BYTES])
-
-
 def _receive(
   sock: socket.socket, deadline: float
 ) -> tuple[http.client.HTTPResponse, bytes]:
@@ -1287,9 +1280,7 @@ class _Reader(io.RawIOBase):
   """
 
   def __init__(self, sock: socket.socket, deadline: float):
-    super().__init__()
     self._sock, self._deadline = sock, deadline
-    self._file = sock.makefile("rb", buffering=0)
     self._left, self._limit = _MAX_HEAD_BYTES, _MAX_HEAD_BYTES
 
   def makefile(self, _: str) -> io.BufferedReader:
@@ -1302,16 +1293,12 @@ class _Reader(io.RawIOBase):
   def readable(self) -> bool:
     return True
 
-  def readinto(self, buffer) -> int | None:
+  def readinto(self, buffer) -> int:
     self._sock.settimeout(_left_s(self._deadline))
-    num_bytes = self._file.readinto(buffer)
-    self._left -= num_bytes or 0
+    num_bytes = self._sock.recv_into(buffer)
+    self._left -= num_bytes
     if self._left < 0:
       raise PassingError(
         "bad_reply", f"a reply of more than {self._limit >> 20} MiB"
       )
     return num_bytes
-
-  def close(self) -> None:
-    self._file.close()
-    super().close()

@@ -12,7 +12,9 @@ newer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -44,14 +46,11 @@ _LIMITS = {
 }
 # None but LIKE takes more than a pass over its arguments (trim would: it isn't
 # here), and none is of chance or time.
-_FUNCTIONS = frozenset(
-  (
-    *("count", "sum", "total", "avg", "min", "max", "group_concat"),
-    *("rank", "dense_rank", "row_number", "coalesce", "ifnull", "nullif"),
-    *("iif", "abs", "round", "length", "lower", "upper", "substr"),
-    "like",
-  )
-)
+_FUNCTIONS = {
+  *("count", "sum", "total", "avg", "min", "max", "group_concat"),
+  *("rank", "dense_rank", "row_number", "coalesce", "ifnull", "nullif"),
+  *("iif", "abs", "round", "length", "lower", "upper", "substr", "like"),
+}
 # The tables that hold the schema.
 _SCHEMA = frozenset(("sqlite_master", "sqlite_schema"))
 
@@ -100,8 +99,7 @@ def make(statements: Sequence[tuple[str, Sequence[Sequence[Any]]]]) -> bytes:
     statements: Each a statement of SQL, and the rows that it is run for; a
       statement without rows is run once.
   """
-  connection = sqlite3.connect(":memory:")
-  try:
+  with contextlib.closing(sqlite3.connect(":memory:")) as connection:
     # Small pages: such a database has few rows.
     connection.execute("PRAGMA page_size = 512")
     for statement, rows in statements:
@@ -111,8 +109,6 @@ def make(statements: Sequence[tuple[str, Sequence[Sequence[Any]]]]) -> bytes:
         connection.execute(statement)
     connection.commit()
     return connection.serialize()
-  finally:
-    connection.close()
 
 
 def run(database: bytes, query: str) -> Result:
@@ -172,38 +168,28 @@ def _refused(query: str) -> str:
 def _authorizer(reads: set[str], uses: set[str]):
   """Returns a judge of a query, which notes its tables and functions."""
 
-  def judge(action, first, second, database, source):
-    del database, source
-    if action == sqlite3.SQLITE_SELECT:
-      return sqlite3.SQLITE_OK
+  def judge(action, first, second, *_):
     if action == sqlite3.SQLITE_READ:
       reads.add(first)
-      return sqlite3.SQLITE_OK
-    if action == sqlite3.SQLITE_FUNCTION and second.lower() in _FUNCTIONS:
+    elif action == sqlite3.SQLITE_FUNCTION and second.lower() in _FUNCTIONS:
       uses.add(second.lower())
-      return sqlite3.SQLITE_OK
-    if action == sqlite3.SQLITE_PRAGMA and first.lower() == "table_info":
+    elif action == sqlite3.SQLITE_PRAGMA and first.lower() == "table_info":
       reads.add("sqlite_schema")
-      return sqlite3.SQLITE_OK
-    return sqlite3.SQLITE_DENY
+    elif action != sqlite3.SQLITE_SELECT:
+      return sqlite3.SQLITE_DENY
+    return sqlite3.SQLITE_OK
 
   return judge
 
 
 def _counter(uses: set[str]):
   """Returns a function whose calls end a query after too many."""
-  count = 0
-
-  def is_over() -> bool:
-    nonlocal count
-    count += 1
-    # What a query uses is known once it is compiled.
-    has_like = "like" in uses
-    return count > (
-      MAX_KILO_OPERATIONS_OF_LIKE if has_like else MAX_KILO_OPERATIONS
-    )
-
-  return is_over
+  calls = itertools.count(1)
+  # What a query uses is known once it is compiled.
+  return lambda: (
+    next(calls)
+    > (MAX_KILO_OPERATIONS_OF_LIKE if "like" in uses else MAX_KILO_OPERATIONS)
+  )
 
 
 def _why(error: BaseException) -> str:

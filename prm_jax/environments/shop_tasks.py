@@ -135,13 +135,8 @@ def task(seed: int) -> Task:
     InputError: The seed is out of range.
   """
   checks.check_seed(seed)
-  for attempt in itertools.count():
-    drawn = _draw(seed, attempt)
-    wrong = _first(drawn.databases[0], drawn.wrong_query)
-    # No constant may pass for what answers the question.
-    if wrong != drawn.answer and len({*drawn.answers}) > 2:
-      return drawn
-  raise AssertionError
+  tasks = (_draw(seed, attempt) for attempt in itertools.count())
+  return next(x for x in tasks if _tells_answers_apart(x))
 
 
 def of_problem(problem: str) -> Task:
@@ -162,6 +157,12 @@ def of_problem(problem: str) -> Task:
     f"{reprlib.repr(problem)} is no question on a database; give one as"
     " environments.shop_tasks.task makes it"
   )
+
+
+def _tells_answers_apart(drawn: Task) -> bool:
+  wrong = _first(drawn.databases[0], drawn.wrong_query)
+  # No constant may pass for what answers the question.
+  return wrong != drawn.answer and len({*drawn.answers}) > 2
 
 
 def _draw(seed: int, attempt: int) -> Task:

@@ -57,22 +57,16 @@ def openings(seeds: Iterable[int]) -> list[schema.Solution]:
   Raises:
     InputError: A seed is out of range.
   """
-  result = []
-  for seed in seeds:
-    task = shop_tasks.task(seed)
-    messages = (
-      schema.Message("system", SYSTEM),
-      schema.Message("user", task.problem),
+  system = schema.Message("system", SYSTEM)
+  return [
+    messages_lib.trajectory(
+      (system, schema.Message("user", task.problem)),
+      id=f"sql-{seed}",
+      tools=(TOOL,),
+      extra={schema.REFERENCE: str(task.answer)},
     )
-    result.append(
-      messages_lib.trajectory(
-        messages,
-        id=f"sql-{seed}",
-        tools=(TOOL,),
-        extra={schema.REFERENCE: str(task.answer)},
-      )
-    )
-  return result
+    for seed, task in ((x, shop_tasks.task(x)) for x in seeds)
+  ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,17 +84,14 @@ class SQL:
     self, state: shop_tasks.Task, turn: schema.Message
   ) -> tuple[shop_tasks.Task, tuple[schema.Message, ...]]:
     """Returns the task, and results of calls; see Environment.act."""
+    results = ((_run(state.databases[0], x).text, x.id) for x in turn.calls)
     return state, tuple(
-      schema.Message(
-        "tool", _run(state.databases[0], call).text, answers=call.id
-      )
-      for call in turn.calls
+      schema.Message("tool", text, answers=name) for text, name in results
     )
 
   def answer(self, trajectory: schema.Solution) -> str | None:
     """Returns what a last turn without a call states; see Environment.answer."""
-    last = (trajectory.messages or (None,))[-1]
-    return None if last is None else _stated(last)
+    return _stated(trajectory.messages[-1]) if trajectory.messages else None
 
   def outcome(self, trajectory: schema.Solution) -> bool:
     """Returns whether the answer is the exact one; see Environment.outcome."""
@@ -148,13 +139,9 @@ def _is_right_call(task: shop_tasks.Task, call: schema.Call) -> bool:
     result = _run(content, call)
     if result.is_look_up:
       return True
+    # A text isn't a number, and 3.0 is 3.
     row = result.rows[0] if result.rows else ()
-    holding = {
-      i
-      for i, value in enumerate(row)
-      # A text isn't a number, and 3.0 is 3.
-      if isinstance(value, str) == isinstance(answer, str) and value == answer
-    }
+    holding = {i for i, value in enumerate(row) if value == answer}
     columns = holding if columns is None else columns & holding
     if not columns:
       return False

@@ -122,9 +122,8 @@ def reset(
         f" {_shown(replies)}, but the trajectory has {_shown(recorded)}; give"
         " trajectories of this environment, unchanged"
       )
-  if not at:
-    return state, prefix
-  return state, _with(prefix, (*messages[: at[-1] + 1], *replies))
+  whole = _with(prefix, (*messages[: at[-1] + 1], *replies)) if at else prefix
+  return state, whole
 
 
 def generate(

@@ -41,6 +41,8 @@ _GREEK = {
   *("theta", "iota", "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma"),
   *("tau", "phi", "varphi", "chi", "psi", "omega"),
 }
+_NAMES = {*FUNCTIONS, *_GREEK, "binom", "log", "infty"}
+_END = Token("nothing", "")
 _ALIASES = dict(asin="arcsin", acos="arccos", atan="arctan")
 
 
@@ -52,9 +54,9 @@ def parse(tokens: Sequence[Token]) -> Node:
   """
   if sum(token.text == r"\pm" for token in tokens) > 1:
     raise Unread  # two values, or four?
-  parser = _Parser(list(tokens))
+  parser = _Parser(tokens)
   node = parser.sum()
-  if parser.next() is not None:
+  if parser.next() is not _END:
     raise Unread
   return node
 
@@ -62,16 +64,15 @@ def parse(tokens: Sequence[Token]) -> Node:
 class _Parser:
   """Reads tokens from the left to the right, once."""
 
-  def __init__(self, tokens: list[Token]):
-    self._tokens, self._at, self._depth = tokens, 0, 0
-    self._in_bars = 0
+  def __init__(self, tokens: Sequence[Token]):
+    self._tokens, self._at = [*tokens, _END], 0
+    self._depth, self._in_bars = 0, 0
 
-  def next(self) -> Token | None:
-    return self._tokens[self._at] if self._at < len(self._tokens) else None
+  def next(self) -> Token:
+    return self._tokens[self._at]
 
   def _is(self, *texts: str) -> bool:
-    token = self.next()
-    return token is not None and token.is_one_of(*texts)
+    return self.next().is_one_of(*texts)
 
   def _take(self, *texts: str) -> str | None:
     if not self._is(*texts):
@@ -101,12 +102,11 @@ class _Parser:
       sign = self._take("*", "/")
       if not sign:
         return node
-      is_negative = self._take("-") is not None
-      start = self._at
+      minus, start = self._take("-"), self._at
       factors = self._run()
       if sign == "/" and (len(factors) > 1 or self._is_product(start)):
         raise Unread  # 1/2x, 1/xy: of what is x a factor?
-      other = self._signed("-" if is_negative else None, _product(factors))
+      other = self._signed(minus, _product(factors))
       node = Node("product" if sign == "*" else "quotient", (node, other))
     raise Unread
 
@@ -115,8 +115,8 @@ class _Parser:
     first, start = self.next(), self._at
     factors = [self._power()]
     # A digit of a number may have been taken from it.
-    whole = self._at == start + 1 and first is not None and first.is_whole
-    while (token := self.next()) is not None and self._begins(token):
+    whole = self._at == start + 1 and first.is_whole
+    while self._begins(token := self.next()):
       if whole and (token.text == r"\frac" or self._is_fraction_next()):
         factors = [self._mixed(factors[0])]
       elif token.kind == "number" and self._tokens[self._at - 1].text != "}":
@@ -134,10 +134,9 @@ class _Parser:
 
   def _is_fraction_next(self) -> bool:
     three = self._tokens[self._at : self._at + 3]
-    if len(three) < 3 or not three[0].after_blank:
-      return False
-    top, slash, bottom = (token.text for token in three)
-    return top.isdigit() and slash == "/" and bottom.isdigit()
+    top, slash, bottom = (*(token.text for token in three), "", "")[:3]
+    is_one = top.isdigit() and slash == "/" and bottom.isdigit()
+    return is_one and three[0].after_blank
 
   def _mixed(self, whole: Node) -> Node:
     r"""Returns 1 1/2 or 1\frac{1}{2}; refuses 2\frac{3}{2}."""
@@ -156,16 +155,11 @@ class _Parser:
 
   def _begins(self, token: Token) -> bool:
     """Returns whether a token begins a factor."""
-    if token.kind in ("number", "letters"):
-      return True
     if token.text == "|":
       return not self._in_bars
-    return token.text in ("(", "[", "{", r"\frac", r"\sqrt", r"\pi") or (
-      token.kind == "command" and self._is_name(token)
-    )
-
-  def _is_name(self, token: Token) -> bool:
-    return token.text[1:] in FUNCTIONS | _GREEK | {"binom", "log", "infty"}
+    is_name = token.kind == "command" and token.text[1:] in _NAMES
+    is_one = is_name or token.kind in ("number", "letters")
+    return is_one or token.text in ("(", "[", "{", r"\frac", r"\sqrt", r"\pi")
 
   def _power(self) -> Node:
     base = self._factor()
@@ -178,11 +172,11 @@ class _Parser:
     return base
 
   def _exponent(self) -> Node:
-    is_negative = self._take("-") is not None
-    if self._at < len(self._tokens) and self._is_product(self._at):
+    minus = self._take("-")
+    if self._is_product(self._at):
       raise Unread  # e^xy: of the power, or beside it?
     node = self._bracketed() if self._is("{", "(") else self._factor()
-    return self._signed("-" if is_negative else None, node)
+    return self._signed(minus, node)
 
   def _bracketed(self) -> Node:
     opening = self._tokens[self._at].text
@@ -196,7 +190,7 @@ class _Parser:
   def _argument(self) -> Node:
     """Returns what TeX takes as an argument: a group, a digit, a letter."""
     token = self.next()
-    if token is None or (token.kind == "letters" and len(token.text) > 1):
+    if token.kind == "letters" and len(token.text) > 1:
       raise Unread
     if token.kind != "number":
       return self._factor()
@@ -218,7 +212,7 @@ class _Parser:
 
   def _one_factor(self) -> Node:
     token = self.next()
-    if token is None or token.kind == "text":
+    if token.kind == "text":
       raise Unread
     if token.text in ("(", "[", "{"):
       return self._bracketed()
@@ -279,12 +273,12 @@ class _Parser:
     if self._is("(", "{", "["):
       return self._bracketed()
     factors = [self._power()]
-    while (token := self.next()) is not None and (
-      token.kind == "letters" or token.text in (r"\pi", r"\frac", r"\theta")
+    while self.next().kind == "letters" or self._is(
+      r"\pi", r"\frac", r"\theta"
     ):
       factors.append(self._power())
     token = self.next()
-    if token and self._begins(token) and token.text[1:] not in FUNCTIONS:
+    if self._begins(token) and token.text[1:] not in FUNCTIONS:
       raise Unread  # sin x (x + 1)
     return _product(factors)
 
@@ -323,9 +317,7 @@ class _Parser:
       self._at = end + 1
     else:
       token = self.next()
-      if token is None or token.kind not in ("number", "letters"):
-        raise Unread
-      if self._is_product(self._at):
+      if token.kind not in ("number", "letters") or self._is_product(self._at):
         raise Unread  # k_BT
       index = token.text
       self._at += 1

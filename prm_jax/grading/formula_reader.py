@@ -12,13 +12,10 @@ import re
 
 from prm_jax.grading import equality
 from prm_jax.grading import formula_parser
+from prm_jax.grading import formula_tokens
 from prm_jax.grading.formula_parser import Node
 from prm_jax.grading.formula_parser import Unread
-from prm_jax.grading.formula_tokens import closes_at
-from prm_jax.grading.formula_tokens import level_change
-from prm_jax.grading.formula_tokens import SIGNS
 from prm_jax.grading.formula_tokens import Token
-from prm_jax.grading.formula_tokens import tokens_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +116,7 @@ def read(answer: str, *, unit_letters: bool = False) -> Answer:
   text = equality.unwrapped(text.strip(" $").rstrip(".;:, "))
   if whole := _WHOLE_TEXT.fullmatch(text):
     text = whole[1].strip()
-  tokens = tokens_of(text)
+  tokens = formula_tokens.tokens_of(text)
   if len(tokens) > _MOST_TOKENS:
     raise Unread
   if words := _words(tokens, is_text=whole is not None):
@@ -188,7 +185,7 @@ def _split(tokens, separates, *, keep_empty=False) -> list[list[Token]]:
   parts: list[list[Token]] = [[]]
   level = 0
   for token in tokens:
-    level += level_change(token)
+    level += formula_tokens.level_change(token)
     if not level and separates(token):
       parts.append([])
     else:
@@ -220,7 +217,10 @@ def _read_one(tokens: Sequence[Token], letters: bool, depth: int) -> Answer:
   first, last = tokens[0], tokens[-1]
   if first.kind == "begin":
     return _read_matrix(tokens, letters, depth)
-  if first.text in _OPENING and closes_at(tokens) == len(tokens) - 1:
+  if (
+    first.text in _OPENING
+    and formula_tokens.closes_at(tokens) == len(tokens) - 1
+  ):
     inside = tokens[1:-1]
     parts = _split(_unjoined(inside), lambda t: t.text in (",", ";"))
     if len(parts) > 1 or first.text == r"\{":
@@ -262,7 +262,10 @@ def _unjoined(tokens: Sequence[Token]) -> list[Token]:
 
 
 def _read_matrix(tokens: Sequence[Token], letters: bool, depth: int) -> Matrix:
-  is_whole = tokens[-1].kind == "end" and closes_at(tokens) == len(tokens) - 1
+  is_whole = (
+    tokens[-1].kind == "end"
+    and formula_tokens.closes_at(tokens) == len(tokens) - 1
+  )
   if not is_whole or tokens[0].text not in _MATRICES:
     raise Unread
   rows = _split(tokens[1:-1], lambda t: t.text == r"\\")
@@ -279,12 +282,12 @@ def _read_matrix(tokens: Sequence[Token], letters: bool, depth: int) -> Matrix:
 
 
 def _read_relation(tokens: Sequence[Token], letters: bool) -> Answer:
-  signs = [t for t in tokens if t.text in SIGNS]
+  signs = [t for t in tokens if t.text in formula_tokens.SIGNS]
   if not signs:
     return _read_element(tokens, letters)
   if len(signs) > 1:
     raise Unread  # a chain
-  sign, i = SIGNS[signs[0].text], tokens.index(signs[0])
+  sign, i = formula_tokens.SIGNS[signs[0].text], tokens.index(signs[0])
   left, right = tokens[:i], tokens[i + 1 :]
   value = _read_element(right, letters)
   if not isinstance(value, Element):

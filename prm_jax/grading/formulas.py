@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import dataclasses
 from fractions import Fraction
 import functools
+import itertools
 import random
 from typing import Any
 
@@ -165,11 +166,8 @@ def _same_matrix(a: reader.Answer, b: reader.Answer) -> Verdict:
     return None
   if list(map(len, a.rows)) != list(map(len, b.rows)):
     return False
-  return _all(
-    _same(x, y)
-    for one, two in zip(a.rows, b.rows)
-    for x, y in zip(one, two, strict=True)
-  )
+  cells = itertools.chain(*a.rows), itertools.chain(*b.rows)
+  return _all(map(_same, *cells))
 
 
 def _same_numeral(a: reader.Answer, b: reader.Answer) -> Verdict:
@@ -295,11 +293,9 @@ def _same_relation(a: reader.Answer, b: reader.Answer) -> Verdict:
   names = sorted(_variables(one.left, one.right))
   if names != sorted(_variables(two.left, two.right)):
     return None
+  points = [_point(names, i) for i in range(2 * _NUM_POINTS)]
   try:
-    ratios = []
-    for i in range(2 * _NUM_POINTS):
-      point = _point(names, i)
-      ratios.append(values.quotient(_gap(two, point), _gap(one, point)))
+    ratios = [values.quotient(_gap(two, p), _gap(one, p)) for p in points]
     linear = _is_linear(one, names) and _is_linear(two, names)
   except values.Undefined:
     return None
@@ -332,8 +328,7 @@ def _is_linear(relation: reader.Relation, names: Sequence[str]) -> bool:
   x, y = _point(names, 0), _point(names, 1)
   both = {name: x[name] + y[name] for name in names}
   negative = {name: -x[name] for name in names}
-  points = (zero, x, y, both, negative)
-  gaps = [_gap(relation, point) for point in points]
+  gaps = [_gap(relation, point) for point in (zero, x, y, both, negative)]
   if not all(isinstance(gap, Fraction) for gap in gaps):
     return False
   at_zero, at_x, at_y, at_both, at_negative = gaps

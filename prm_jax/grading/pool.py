@@ -137,14 +137,9 @@ class Grader:
       progress: Called with the number of pairs done.
     """
     opinions = _OPINIONS[self.name]
-    graded: dict[tuple[str | None, str], Grade] = {}
-    hard = []
-    for pair in dict.fromkeys(pairs):
-      verdict = self._at_once(*pair)
-      if verdict is None:
-        hard.append(pair)
-      else:
-        graded[pair] = _grade((verdict,) * len(opinions))
+    at_once = {pair: self._at_once(*pair) for pair in {*pairs}}
+    graded = {p: _grade((x,) * len(opinions)) for p, x in at_once.items() if x}
+    hard = [pair for pair in dict.fromkeys(pairs) if pair not in graded]
     jobs = [
       dict(opinion=opinion, given=str(given), reference=reference)
       for given, reference in hard

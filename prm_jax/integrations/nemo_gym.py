@@ -106,13 +106,8 @@ def _messages(items: Iterable[Any]) -> Sequence[turn_rewards.Record]:
       call = dict(id=item.get("call_id"), type="function", function=function)
       turn().setdefault("tool_calls", []).append(call)
     elif kind == "function_call_output":
-      out.append(
-        dict(
-          role="tool",
-          tool_call_id=item.get("call_id"),
-          content=item.get("output"),
-        )
-      )
+      result = dict(role="tool", tool_call_id=item.get("call_id"))
+      out.append(result | dict(content=item.get("output")))
     else:
       raise errors.InputError(
         f"an item of type {kind!r}; an episode's items are message, reasoning,"

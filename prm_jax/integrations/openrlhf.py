@@ -39,9 +39,8 @@ def reward_func(
   import torch
 
   def reward(
-    queries: Sequence[str], prompts: Sequence[str], labels: Any, **options: Any
+    queries: Sequence[str], prompts: Sequence[str], labels: Any, **_: Any
   ) -> dict[str, Any]:
-    del labels, options
     texts = [_response(q, p, ends) for q, p in zip(queries, prompts)]
     scores = score_texts(list(map(problem_of, prompts)), texts)
     values = torch.tensor([scoring.overall(x, aggregate) for x in scores])

@@ -62,11 +62,8 @@ def with_step_rewards(
   ids = list(map(scoring.token_ids, responses, masks))
   problems = list(map(chats.problem_of, generator_input["prompts"]))
   scored = scoring.score_responses(score_texts, decode, problems, ids)
-  return _with_rewards(
-    generator_output,
-    [scoring.token_rewards(one, rewards) for one in scored],
-    process_weight,
-  )
+  rows = [scoring.token_rewards(one, rewards) for one in scored]
+  return _with_rewards(generator_output, rows, process_weight)
 
 
 def with_turn_rewards(
@@ -123,10 +120,8 @@ def with_turn_rewards(
     out += [[next(values) for _ in range(sum(row))] for row in lengths]
   added = {f"prm/{k}": x for k, x in turn_rewards.metrics(scores).items()}
   known = generator_output.get("rollout_metrics") or {}
-  return {
-    **_with_rewards(generator_output, out, process_weight),
-    "rollout_metrics": {**known, **added},
-  }
+  whole = _with_rewards(generator_output, out, process_weight)
+  return {**whole, "rollout_metrics": {**known, **added}}
 
 
 def turn_advantages(
@@ -156,12 +151,8 @@ def turn_advantages(
     groups.setdefault(uids[rows[0]], []).append(rows)
   out = np.asarray(response_mask).astype(np.float32)
   for group in groups.values():
-    scored = [
-      turn_rewards.placed(
-        schema.StepScores(tuple(sums[i] for i in rows)), [1] * len(rows)
-      )
-      for rows in group
-    ]
+    scores = [schema.StepScores(tuple(sums[i] for i in x)) for x in group]
+    scored = [turn_rewards.placed(row, [1] * len(row)) for row in scores]
     # The scores here are rewards already.
     of_turns = token_credit.to_go_advantages(scored, rewards=scoring.judged)
     for rows, values in zip(group, of_turns, strict=True):
@@ -187,12 +178,8 @@ def _with_rewards(
 ) -> dict[str, Any]:
   """Returns the output with rewards of own tokens added to its own."""
   out = []
-  for own, mask, values in zip(
-    generator_output["rewards"],
-    generator_output["loss_masks"],
-    rewards,
-    strict=True,
-  ):
+  given = generator_output["rewards"], generator_output["loss_masks"]
+  for own, mask, values in zip(*given, rewards, strict=True):
     steps = placement.align([values], [mask])[0]
     row = [process_weight * float(x) for x in steps]
     if isinstance(own, list):

@@ -118,8 +118,7 @@ def _reward(
     metrics: Returns what is also logged, of a list of scores, as `prm`.
   """
 
-  async def reward(args: Any, sample: Any, **options: Any) -> dict[str, Any]:
-    del args, options
+  async def reward(args: Any, sample: Any, **_: Any) -> dict[str, Any]:
     import asyncio
 
     ids = sample.tokens[len(sample.tokens) - sample.response_length :]
@@ -171,10 +170,8 @@ def post_process(
   for members in groups.values():
     group = [_with_rewards(samples[i].reward) for i in members]
     rows = advantages(group, rewards=scoring.judged)
-    masks = [
-      samples[i].loss_mask or [1] * samples[i].response_length for i in members
-    ]
-    for i, row, mask in zip(members, rows, masks, strict=True):
+    for i, row in zip(members, rows, strict=True):
+      mask = samples[i].loss_mask or [1] * samples[i].response_length
       out[i] = torch.from_numpy(placement.align([row], [mask])[0])
   return [sample.get_reward_value(args) for sample in samples], out
 
@@ -193,20 +190,16 @@ def set_advantages(args: Any, rollout_data: Any) -> None:
     rollout_data: The trainer's batch; "kl" has a value for each token that this
       rank holds.
   """
-  del args
   values = []
-  for i, (row, kl) in enumerate(
-    zip(rollout_data["rewards"], rollout_data["kl"], strict=True)
-  ):
+  pairs = zip(rollout_data["rewards"], rollout_data["kl"], strict=True)
+  for i, (row, kl) in enumerate(pairs):
     if len(row) != len(kl):
       # Context parallelism: this rank has a part of the response.
       from slime.backends.megatron_utils import cp_utils
 
-      row = cp_utils.slice_log_prob_with_cp(
-        row,
-        rollout_data["total_lengths"][i],
-        rollout_data["response_lengths"][i],
-      )
+      names = ("total_lengths", "response_lengths")
+      lengths = (rollout_data[name][i] for name in names)
+      row = cp_utils.slice_log_prob_with_cp(row, *lengths)
     values.append(row.to(kl))
   rollout_data["advantages"] = values
   rollout_data["returns"] = [value.clone() for value in values]

@@ -98,13 +98,9 @@ def to_go_advantages(
 
 def _steps_of_tokens(scored: scoring.ScoredResponse) -> list[int]:
   """Returns how many steps are complete before each token."""
-  ends = placement.completing_tokens(
-    scored.scores.spans or (), scored.token_offsets
-  )
-  return [
-    bisect.bisect_left(ends, token)
-    for token in range(len(scored.token_offsets))
-  ]
+  offsets = scored.token_offsets
+  ends = placement.completing_tokens(scored.scores.spans or (), offsets)
+  return [bisect.bisect_left(ends, token) for token in range(len(offsets))]
 
 
 def in_groups(

@@ -37,9 +37,8 @@ def reward_func(
   """
 
   def reward(
-    prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+    prompts: Sequence[Any], completions: Sequence[Any], **_: Any
   ) -> list[float]:
-    del columns
     problems = list(map(chats.problem_of, prompts))
     texts = list(map(chats.response_of, completions))
     scores = score_texts(problems, texts)
@@ -73,9 +72,8 @@ def turn_reward_func(
     prompts: Sequence[Any],
     completions: Sequence[Any],
     log_metric: Callable[[str, float], None] | None = None,
-    **columns: Any,
+    **_: Any,
   ) -> list[float]:
-    del columns
     scores = turn_rewards.score_turns(
       score,
       [turn_rewards.conversation(*x, tools) for x in zip(prompts, completions)],
@@ -174,7 +172,6 @@ def with_turn_advantages(
   def score_batch(
     trainer: Any, inputs: Any, output: Any, mask: Any
   ) -> list[scoring.ScoredResponse]:
-    del inputs, output
     scores = turn_rewards.score_turns(score, trainer._conversations)
     mode = "train" if trainer.model.training else "eval"
     for key, value in turn_rewards.metrics(scores).items():

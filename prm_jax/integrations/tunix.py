@@ -45,9 +45,8 @@ def reward_fn(
   def reward(
     prompts: Sequence[str], completions: Sequence[str], **columns: Any
   ) -> list[float]:
-    asked = columns[problem_column] if problem_column else prompts
-    problems = [str(x) for x in asked]
-    scores = score_texts(problems, [str(x) for x in completions])
+    problems = columns[problem_column] if problem_column else prompts
+    scores = score_texts([*map(str, problems)], [*map(str, completions)])
     return [scoring.overall(each, aggregate) for each in scores]
 
   reward.__name__ = name

@@ -68,12 +68,9 @@ def conversation(
   if isinstance(prompt, str):
     prompt = [dict(role="user", content=prompt)]
   first, rest = list(map(record_of, prompt)), list(map(record_of, completion))
-  own = (i for i, x in enumerate(rest) if x.get("role") == "assistant")
-  return Conversation(
-    messages=(*first, *rest),
-    own=tuple(len(first) + i for i in own),
-    tools=tuple(tools),
-  )
+  numbered = enumerate(rest, len(first))
+  own = tuple(i for i, x in numbered if x.get("role") == "assistant")
+  return Conversation((*first, *rest), own, tuple(tools))
 
 
 def decoded(
@@ -260,10 +257,8 @@ def placed(
       " of the conversation that was scored, with context between its turns"
     )
   ends = list(itertools.accumulate(lengths))
-  spans = tuple(zip([0, *ends], ends))
-  return scoring.ScoredResponse(
-    dataclasses.replace(scores, spans=spans), list(range(1, ends[-1] + 1))
-  )
+  scores = dataclasses.replace(scores, spans=tuple(zip([0, *ends], ends)))
+  return scoring.ScoredResponse(scores, list(range(1, ends[-1] + 1)))
 
 
 # --- Private -----------------------------------------------------------------
@@ -320,12 +315,9 @@ def _scored(
         f"conversation {trajectory.id}: {len(row)} scores for"
         f" {len(trajectory.steps)} turns; give a score that judges whole turns"
       )
-    out.append(
-      schema.StepScores(
-        tuple(0.0 if i is None else row.scores[i] for i in places),
-        judged=tuple(i is not None and row.judged[i] for i in places),
-      )
-    )
+    scores = tuple(0.0 if i is None else row.scores[i] for i in places)
+    judged = tuple(i is not None and row.judged[i] for i in places)
+    out.append(schema.StepScores(scores, judged=judged))
   return out
 
 

@@ -65,20 +65,13 @@ def score_traces(
         turn_rewards.Conversation(tuple(records), tuple(own), tuple(tools))
       )
       nodes.append([id(branch.nodes[i]) for i in own])
-  of_node = {
-    name: pair
-    for names, row in zip(
-      nodes, turn_rewards.score_turns(score, conversations), strict=True
-    )
-    for name, pair in zip(names, zip(row.scores, row.judged), strict=True)
-  }
+  of_node: dict[int, tuple[float, bool]] = {}
+  rows = turn_rewards.score_turns(score, conversations)
+  for names, row in zip(nodes, rows, strict=True):
+    of_node |= zip(names, zip(row.scores, row.judged), strict=True)
   out = []
   for trace in traces:
     pairs = [of_node[id(node)] for node in trace.nodes if node.sampled]
-    out.append(
-      schema.StepScores(
-        tuple(x for x, _ in pairs),
-        judged=tuple(is_judged for _, is_judged in pairs),
-      )
-    )
+    scores, judged = zip(*pairs) if pairs else ((), ())
+    out.append(schema.StepScores(scores, judged=judged))
   return out

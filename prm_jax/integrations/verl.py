@@ -46,9 +46,8 @@ def compute_score(
     solution_str: str,
     ground_truth: Any,
     extra_info: Any = None,
-    **options: Any,
+    **_: Any,
   ) -> dict[str, float]:
-    del data_source, ground_truth, options
     if not extra_info or problem_key not in extra_info:
       raise errors.InputError(
         f"the data's extra_info has no {problem_key!r}; name the field with the"
@@ -141,9 +140,8 @@ def _manager(
     """Rewards the tokens that complete steps or turns."""
 
     def __init__(
-      self, config: Any, tokenizer: Any, compute_score: Any, **options: Any
+      self, config: Any, tokenizer: Any, compute_score: Any, **_: Any
     ):
-      del options
       super().__init__(config, tokenizer, compute_score)
       check_colocated(config)
 

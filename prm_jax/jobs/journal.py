@@ -188,7 +188,7 @@ def opened(
         " what these lines held is done again"
       )
     if end == 0:
-      _write(path, fd, journal_head.line_of(depends_on).encode())
+      _write(path, fd, journal_head.text_of(depends_on))
       _sync_folder(path.parent)
     yield Journal(path, fd, ids, work, torn_bytes, damaged, fresh)
 
@@ -265,8 +265,7 @@ def run(
           solutions=[jsonl.record_from_solution(s) for s in labelled],
         )
         text = files.dump_json(value, str(journal.path))
-        line = checked_lines.line_of(text).encode()
-        _write(journal.path, journal.fd, line)
+        _write(journal.path, journal.fd, text)
         done += len(batch)
         work.update(spent)
         progress(done, work)
@@ -350,18 +349,11 @@ def _locked(path: pathlib.Path) -> Iterator[int]:
     yield fd
 
 
-def _write(path: pathlib.Path, fd: int, line: bytes) -> None:
-  """Appends a line, on disk when this returns; all of it or nothing."""
-  start = os.fstat(fd).st_size
+def _write(path: pathlib.Path, fd: int, text: str) -> None:
+  """Appends an object's line, on disk when this returns; all or nothing."""
   try:
-    rest = memoryview(line)
-    while rest:
-      rest = rest[os.write(fd, rest) :]
-    os.fsync(fd)
+    checked_lines.append(fd, text, sync=True)
   except OSError as e:
-    # If this fails too, the next run cuts the torn line off.
-    with contextlib.suppress(OSError):
-      os.ftruncate(fd, start)
     fix = "what it holds is kept: make room, and give the same command again"
     raise files.unwritable(path, e, fix) from None
 

@@ -20,14 +20,13 @@ from prm_jax.runtime import checked_lines
 _BEGIN = b'{"prm_jax_journal": 1, '
 
 
-def line_of(depends_on: Mapping[str, Any]) -> str:
-  """Returns the first line of a journal.
+def text_of(depends_on: Mapping[str, Any]) -> str:
+  """Returns the first line of a journal, without its digest.
 
   Args:
     depends_on: What its results depend on, as plain data.
   """
-  head = _BEGIN.decode() + json.dumps(dict(depends_on=depends_on))[1:]
-  return checked_lines.line_of(head)
+  return _BEGIN.decode() + json.dumps(dict(depends_on=depends_on))[1:]
 
 
 def read(lines: Iterable[bytes]) -> dict[str, Any] | None:

@@ -32,12 +32,11 @@ _FIXES = {
     "if this server doesn't continue a message (vLLM, SGLang and llama.cpp do),"
     " ask /completions, without `chat`"
   ),
-  "top_k": (
-    "if this server has no `top_k` (vLLM, SGLang and llama.cpp do), take it out"
-  ),
-  "min_p": (
-    "if this server has no `min_p` (vLLM, SGLang and llama.cpp do), take it out"
-  ),
+  **{
+    name: f"if this server has no `{name}` (vLLM, SGLang and llama.cpp do), take"
+    " it out"
+    for name in ("top_k", "min_p")
+  },
   "return_token_ids": (
     "if this server returns no token ids, use vLLM or SGLang"
   ),

@@ -85,16 +85,10 @@ class Journal:
   def put(self, key: str, who: Record, record: Record) -> None:
     """Adds a line; it is on disk within sync_every_s of further lines."""
     text = json.dumps(dict(key=key) | who | dict(found=record))
-    line = checked_lines.line_of(text).encode()
-    end = self._out.seek(0, os.SEEK_END)
     try:
-      rest = memoryview(line)
-      while rest:
-        rest = rest[self._out.write(rest) :]
+      self._at[key] = checked_lines.append(self._out.fileno(), text)
     except OSError as e:
-      self._out.truncate(end)
       raise self._full(e) from None
-    self._at[key] = end
     if self._clock() - self._synced_s >= self._every_s:
       self.sync()
 

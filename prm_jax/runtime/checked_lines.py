@@ -18,8 +18,10 @@ torn. Any other line that can't be used is damaged.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
 import json
 import logging
+import os
 import pathlib
 import re
 from typing import Any, NamedTuple
@@ -63,6 +65,35 @@ def line_of(text: str) -> str:
   """Returns the line of a JSON object that has a field, with its digest."""
   body = text.rstrip("\n").removesuffix("}")
   return f'{body}, "{FIELD}": "{zlib.crc32(body.encode()):08x}"}}\n'
+
+
+def append(fd: int, text: str, *, sync: bool = False) -> int:
+  """Appends a JSON object's line to a file, all of it or nothing.
+
+  Args:
+    fd: The descriptor of the file, which nobody else writes.
+    text: The object; see line_of.
+    sync: Whether the line is on disk when this returns.
+
+  Returns:
+    Where the line begins, in bytes.
+
+  Raises:
+    OSError: The disk is full, for example.
+  """
+  begin = os.fstat(fd).st_size
+  rest = memoryview(line_of(text).encode())
+  try:
+    while rest:
+      rest = rest[os.write(fd, rest) :]
+    if sync:
+      os.fsync(fd)
+  except OSError:
+    # If this fails too, the next run cuts the torn line off.
+    with contextlib.suppress(OSError):
+      os.ftruncate(fd, begin)
+    raise
+  return begin
 
 
 def digests_of(path: files.PathLike) -> pathlib.Path:

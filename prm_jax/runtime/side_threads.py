@@ -51,9 +51,9 @@ def each(
     threading.Thread(target=serve, daemon=True)
     for _ in range(min(concurrency, len(items)))
   ]
-  for thread in threads:
-    thread.start()
   try:
+    for thread in threads:
+      thread.start()
     for _ in items:
       i, result = done.get()
       if isinstance(result, BaseException):

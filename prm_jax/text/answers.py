@@ -121,12 +121,8 @@ def of_solution(solution: schema.Solution) -> str | None:
   if solution.raw_text is None or solution.spans is None:
     return extract(solution.steps)
   start, end = _after_thinking(solution.raw_text)
-  after = [
-    solution.raw_text[max(a, start) : min(b, end)]
-    for a, b in solution.spans
-    if b > start and a < end
-  ]
-  return extract(after)
+  spans = ((max(a, start), min(b, end)) for a, b in solution.spans)
+  return extract([solution.raw_text[a:b] for a, b in spans if a < b])
 
 
 def extract(solution: str | Sequence[str]) -> str | None:
