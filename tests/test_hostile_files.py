@@ -4,6 +4,7 @@ Of each kind of file a valid one is taken, and each of its places is replaced by
 each value of hostile_json.VALUES, or left out.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -63,6 +64,7 @@ from prm_jax.plan import budgets
 from prm_jax.reports import rl_records
 from prm_jax.reports import rl_run
 from prm_jax.rl import reward_record
+from prm_jax.runtime import checked_lines
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.runtime import limited_process
@@ -226,12 +228,19 @@ def test_tokenizers(tmp_path):
   )
 
 
+def _seal(path):
+  """Puts the right digest into what a file holds, if it may have one."""
+  with contextlib.suppress(ValueError, TypeError, RecursionError):
+    path.write_text(json.dumps(integrity.sealed(json.loads(path.read_text()))))
+
+
 def test_meta(tmp_path):
   meta = dict(step=5, fingerprints={"a": "x"}, metrics=dict(auc=1.0))
   save = tmp_path / "5"
   (save / "meta").mkdir(parents=True)
 
-  def read(_):
+  def read(path):
+    _seal(path)
     content = integrity.read_meta(save)
     integrity.check_leaves({}, content, save)
 
@@ -250,11 +259,12 @@ def test_config_and_data_of_a_run(tmp_path):
     config,
   )
   data = dict(solutions=3, sha256="x", evaluation=dict(solutions=1, sha256="y"))
-  hostile_json.check(
-    lambda path: training_run._check_same_data(path, data),
-    tmp_path / "data.json",
-    data,
-  )
+
+  def read(path):
+    _seal(path)
+    training_run._check_same_data(path, data)
+
+  hostile_json.check(read, tmp_path / "data.json", data)
 
 
 def test_the_journal_of_labels(tmp_path):
@@ -286,7 +296,8 @@ def test_the_journal_of_labels(tmp_path):
 
 def test_the_journal_of_replies(tmp_path):
   def read(file):
-    (tmp_path / "journal").write_text(file.read_text() + "\n")
+    line = checked_lines.line_of(file.read_text())
+    (tmp_path / "journal").write_text(line)
     opened = replies_journal.Journal(tmp_path / "journal", time.time)
     opened.get("k")
     opened.close()
@@ -420,13 +431,16 @@ def test_the_page_of_an_rl_run(tmp_path):
   metrics, samples = tmp_path / "metrics.jsonl", tmp_path / "samples.jsonl"
   update = dict(kind="train", step=1, accuracy=0.5, kl_nats=None)
   sample = dict(step=0, id="a", problem="p", steps=["s"], right=True)
-  sample |= dict(prm=[0.5], exact=[1.0], total_return=0.5, counts=True)
+  sample |= dict(
+    prm=[0.5], prm_judged=[True], exact=[1.0], total_return=0.5, counts=True
+  )
 
-  def read(_):
+  def read(path):
+    path.write_text(checked_lines.line_of(path.read_text()))
     rl_run.render(*rl_records.read(tmp_path), {})
 
   hostile_json.check(read, metrics, update)
-  metrics.write_text(json.dumps(update))
+  metrics.write_text(checked_lines.line_of(json.dumps(update)))
   hostile_json.check(read, samples, sample | dict(stopped="end"))
 
 

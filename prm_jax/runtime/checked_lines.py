@@ -2,8 +2,7 @@
 
 The digest is the last field, `"crc32": "0a1b2c3d"`: the CRC-32 of the bytes
 before it. It detects every flipped bit, whatever that makes of the line; it
-contains no secret and detects no attack. Lines of a version before digests have
-none and aren't checked, but after a line with a digest no line may lack it.
+contains no secret and detects no attack.
 
 Lines are appended, so a killed process leaves at most its last one unfinished:
 torn. Any other line that can't be used is damaged.
@@ -60,17 +59,10 @@ def scan(lines: Iterable[bytes]) -> Iterator[Line]:
   """Yields every line of a file, given its lines with their line breaks."""
   rest = enumerate(lines, 1)
   following = next(rest, None)
-  has_digests = False
   while following is not None:
     number, content = following
     following = next(rest, None)
-    record, digest_is_right = _checked(content)
-    is_whole = record is not None and content.endswith(b"\n")
-    if not is_whole or digest_is_right is False:
-      record = None
-    if digest_is_right is None and has_digests:
-      record = None
-    has_digests = has_digests or bool(digest_is_right)
+    record = _checked(content) if content.endswith(b"\n") else None
     # A line break is written last. A power failure can leave NULs instead.
     is_written = content.endswith(b"\n") and content.strip(b"\0\n")
     is_torn = following is None and not is_written
@@ -146,17 +138,15 @@ def _ended(line: bytes) -> bytes:
   return line + b"\n"
 
 
-def _checked(content: bytes) -> tuple[Record | None, bool | None]:
-  """Returns a line's object, and whether its digest is right, None without."""
+def _checked(content: bytes) -> Record | None:
+  """Returns a line's object; None if there is none, or its digest isn't right."""
   # An editor may write line ends of two bytes.
   line = content.removesuffix(b"\n").removesuffix(b"\r")
   match = _END.fullmatch(line, max(len(line) - _END_LENGTH, 0))
-  if match is None:
-    record = _parsed(line)
-    # A digest that isn't as we write it: the line was edited.
-    return record, False if record is not None and FIELD in record else None
-  body = line[: match.start()]
-  return _parsed(body + b"}"), int(match[1], 16) == zlib.crc32(body)
+  body = line[: match.start()] if match else b""
+  if match is None or int(match[1], 16) != zlib.crc32(body):
+    return None
+  return _parsed(body + b"}")
 
 
 def _parsed(body: bytes) -> Record | None:

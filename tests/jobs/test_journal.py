@@ -465,23 +465,6 @@ def test_damage_during_the_run_never_shortens_the_output(expected, tmp_path):
   assert output.read_bytes() == expected[0]
 
 
-def test_a_journal_without_digests_is_resumed(expected, tmp_path):
-  """One of a version before them; what is added has some."""
-  output = tmp_path / "out.jsonl"
-  _run(output)
-  path = journal.path_of(output)
-  old = []
-  for line in path.read_bytes().splitlines()[:4]:
-    record = json.loads(line)
-    del record["crc32"]
-    old.append(json.dumps(record).encode() + b"\n")
-  path.write_bytes(b"".join(old))
-  work, log = _run(output)
-  assert (output.read_bytes(), work) == expected
-  assert len(log.ids) == sum(len(json.loads(x)["ids"]) for x in old[1:])
-  assert path.read_bytes().startswith(b"".join(old))
-
-
 def test_two_processes_dont_write_one_output(tmp_path):
   output = tmp_path / "out.jsonl"
   with journal.opened(output, SOLUTIONS, CLAIM):

@@ -112,8 +112,8 @@ def test_a_torn_last_line_is_dropped_and_said(tmp_path, caplog):
 
 def test_kept_lines_stay_as_they_are_to_the_byte(tmp_path):
   path = tmp_path / "metrics.jsonl"
-  old = b'{"kind":"train","step":1,"\\u00e9/loss_nats":0.50}\n'
-  path.write_bytes(old + checked_lines.line_of('{"step": 2}').encode())
+  lines = '{"kind":"train","step":1,"\\u00e9/loss_nats":0.50}', '{"step": 2}'
+  path.write_text("".join(map(checked_lines.line_of, lines)))
   before = path.read_bytes()
   assert _kept(path) == ([1, 2], 0)
   assert path.read_bytes() == before

@@ -2,7 +2,6 @@
 
 import errno
 import functools
-import json
 import os
 import resource
 import time
@@ -65,19 +64,6 @@ def test_a_damaged_reply_is_asked_for_again_and_no_other(
     (message,) = caplog.messages
     assert message.startswith(f"{path}:5: WARNING: damaged and not used")
     client.close()
-
-
-def test_a_journal_without_digests_is_used(serve, tmp_path):
-  """One of a version before them."""
-  path = tmp_path / "j.jsonl"
-  clean = stub_server.generate(stub_server.client(serve(), path))
-  records = [json.loads(line) for line in path.read_text().splitlines()]
-  for record in records:
-    del record["crc32"]
-  path.write_text("".join(json.dumps(x) + "\n" for x in records))
-  stub = serve()
-  assert stub_server.generate(stub_server.client(stub, path)) == clean
-  assert not stub.seen
 
 
 @pytest.mark.parametrize("cut", range(1, 60, 7))
