@@ -115,16 +115,6 @@ def num_ids(
   return max(tokenizer.text_ids, int(controls.max()) + 1)
 
 
-# Names and values of older checkpoints, and the present ones.
-_RENAMED = dict(
-  place="score_position",
-  too_long="truncation",
-  dialect="template",
-  drop_solution="drop",
-  drop_trailing_steps="truncate",
-)
-
-
 def saved_encoding(fields: Any, where: object) -> EncodingConfig:
   """Returns the encoding whose fields a checkpoint saved.
 
@@ -136,11 +126,7 @@ def saved_encoding(fields: Any, where: object) -> EncodingConfig:
       f"{where}: damaged encoding: expected an object; restore the original"
       " file"
     )
-  fields = {_RENAMED.get(name, name): value for name, value in fields.items()}
-  if "truncation" in fields:
-    value = fields["truncation"]
-    if isinstance(value, str):
-      fields["truncation"] = _RENAMED.get(value, value)
+  fields = dict(fields)
   try:
     template = fields.get("template")
     if isinstance(template, Mapping):
