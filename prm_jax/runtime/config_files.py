@@ -11,7 +11,6 @@ import difflib
 import json
 import math
 import pathlib
-import re
 import sys
 import types
 import typing
@@ -83,8 +82,6 @@ def filled(
   """
   path = pathlib.Path(path)
   if expected is not None:
-    if {"program", "runs"} & set(config):
-      refuse_old_names(config, path, overrides)
     check(config, expected, path)
     complete(config, expected)
   named = config.get("program")
@@ -207,68 +204,6 @@ def form(
   )
 
 
-# Fields of before that are in the group `objective` now.
-_OF_OBJECTIVE = (
-  *("labels", "labels.neutral", "labels.after_first_error"),
-  *("labels.harden_above", "loss", "error_weight", "margin", "pairs"),
-  *("beta", "step_score", "outcome_target"),
-)
-# Fields and values that configs had once -> those that they have now.
-RENAMED = {name: f"objective.{name}" for name in _OF_OBJECTIVE} | {
-  "rows": "packing.batch_size",
-  "row_tokens": "packing.sequence_length",
-  "forest": "packing.share_prefixes",
-  "share_prompts": "packing.share_prefixes",
-  "start_from": "init_from",
-  "reading": "encoding",
-  "reading.place": "encoding.score_position",
-  "reading.max_tokens": "encoding.max_tokens",
-  "reading.too_long": "encoding.truncation",
-  "reading.dialect": "encoding.template",
-  "encoding.place": "encoding.score_position",
-  "encoding.too_long": "encoding.truncation",
-  "encoding.dialect": "encoding.template",
-  "fit.skip_spikes": "fit.skip_outliers",
-  "model.attention=forest": "model.attention=tree",
-  "credit.trace": "credit.gae_lambda",
-  "credit.returns=min_soft": "credit.returns=soft_min",
-  "credit.returns=min_strict": "credit.returns=min_to_go",
-  "credit.returns=min": "credit.returns=min_to_go",
-  "credit.baseline=keep": "credit.baseline=none",
-  "loss.kind=imitate": "loss.kind=rejection_sampling",
-  "loss.keep_above": "loss.return_threshold",
-  "loss.keep_each": "loss.max_per_problem",
-  "loss.normalise": "loss.loss_aggregation",
-  "loss.kl_in": "loss.kl_placement",
-  "problems.grader=dial": "problems.grader=arithmetic",
-}
-
-
-def refuse_old_names(
-  config: ml_collections.ConfigDict,
-  path: files.PathLike,
-  overrides: Sequence[str] = (),
-) -> None:
-  """Refuses fields and values of RENAMED, in a config or its overrides."""
-  named = [
-    (f"{path}: {name}", name, value)
-    for name, value in fields(config, groups=True).items()
-  ]
-  for override in overrides:
-    name, _, value = override.partition("=")
-    named.append((f"`config.{name}`", name, value))
-  for where, name, value in named:
-    run = re.match(r"runs\.\w+\.|verifier\.", name)  # one of several
-    prefix = run[0] if run else ""
-    for old in (name[len(prefix) :], f"{name[len(prefix) :]}={value}"):
-      # A group of reinforcement learning has the name of an older field.
-      if old == "loss" and not isinstance(value, str):
-        continue
-      if old in RENAMED:
-        new = prefix + RENAMED[old]
-        raise errors.InputError(f"{where}: {old} is {new} now; write {new}")
-
-
 def check(
   config: ml_collections.ConfigDict,
   expected: FormOf,
@@ -318,21 +253,13 @@ def complete(config: ml_collections.ConfigDict, expected: FormOf) -> None:
 
 
 def fields(
-  config: ml_collections.ConfigDict, prefix: str = "", groups: bool = False
+  config: ml_collections.ConfigDict, prefix: str = ""
 ) -> dict[str, Any]:
-  """Returns every value by its dotted name.
-
-  Args:
-    config: The config.
-    prefix: What the names begin with.
-    groups: Whether groups are also returned.
-  """
+  """Returns every value by its dotted name, which begins with the prefix."""
   leaves: dict[str, Any] = {}
   for name, value in config.items():
     if isinstance(value, ml_collections.ConfigDict):
-      if groups:
-        leaves[prefix + name] = value
-      leaves |= fields(value, f"{prefix}{name}.", groups)
+      leaves |= fields(value, f"{prefix}{name}.")
     else:
       leaves[prefix + name] = value
   return leaves
