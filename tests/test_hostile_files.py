@@ -4,6 +4,7 @@ Of each kind of file a valid one is taken, and each of its places is replaced by
 each value of hostile_json.VALUES, or left out.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -55,6 +56,7 @@ from prm_jax.remote import reply_journal
 from prm_jax.reports import rl_page
 from prm_jax.reports import rl_records
 from prm_jax.rl import reward_record
+from prm_jax.runtime import checked_lines
 from prm_jax.runtime import checks
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
@@ -230,12 +232,19 @@ def test_tokenizers(tmp_path):
   )
 
 
+def _seal(path):
+  """Puts the right digest into what a file holds, if it may have one."""
+  with contextlib.suppress(ValueError, TypeError, RecursionError):
+    path.write_text(json.dumps(integrity.sealed(json.loads(path.read_text()))))
+
+
 def test_meta(tmp_path):
   meta = dict(step=5, fingerprints={"a": "x"}, metrics=dict(auc=1.0))
   save = tmp_path / "5"
   (save / "meta").mkdir(parents=True)
 
-  def read(_):
+  def read(path):
+    _seal(path)
     content = integrity.read_meta(save)
     integrity.check_leaves({}, content, save)
 
@@ -254,11 +263,12 @@ def test_config_and_data_of_a_run(tmp_path):
     config,
   )
   data = dict(solutions=3, sha256="x", evaluation=dict(solutions=1, sha256="y"))
-  hostile_json.check(
-    lambda path: checks.refuse(train_run._other_data(path, data)),
-    tmp_path / "data.json",
-    data,
-  )
+
+  def read(path):
+    _seal(path)
+    checks.refuse(train_run._other_data(path, data))
+
+  hostile_json.check(read, tmp_path / "data.json", data)
 
 
 def test_the_journal_of_labels(tmp_path):
@@ -290,7 +300,8 @@ def test_the_journal_of_labels(tmp_path):
 
 def test_the_journal_of_replies(tmp_path):
   def read(file):
-    (tmp_path / "journal").write_text(file.read_text() + "\n")
+    line = checked_lines.line_of(file.read_text())
+    (tmp_path / "journal").write_text(line)
     opened = reply_journal.Journal(tmp_path / "journal", time.time)
     opened.get("k")
     opened.close()
@@ -424,13 +435,16 @@ def test_the_page_of_an_rl_run(tmp_path):
   metrics, samples = tmp_path / "metrics.jsonl", tmp_path / "samples.jsonl"
   update = dict(kind="train", step=1, accuracy=0.5, kl_nats=None)
   sample = dict(step=0, id="a", problem="p", steps=["s"], right=True)
-  sample |= dict(prm=[0.5], exact=[1.0], total_return=0.5, counts=True)
+  sample |= dict(
+    prm=[0.5], prm_judged=[True], exact=[1.0], total_return=0.5, counts=True
+  )
 
-  def read(_):
+  def read(path):
+    path.write_text(checked_lines.line_of(path.read_text()))
     rl_page.render(*rl_records.read(tmp_path), {})
 
   hostile_json.check(read, metrics, update)
-  metrics.write_text(json.dumps(update))
+  metrics.write_text(checked_lines.line_of(json.dumps(update)))
   hostile_json.check(read, samples, sample | dict(stopped="end"))
 
 

@@ -188,14 +188,9 @@ def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(record: Mapping[str, Any]) -> dict[str, Any] | None:
-  """Returns JSON data without its digest; None if that differs.
-
-  Data of a version that wrote no digest is returned as it is.
-  """
+  """Returns JSON data without its digest; None if it has none, or another."""
   content = {k: v for k, v in record.items() if k != "digest"}
-  if "digest" in record and sealed(content) != record:
-    return None
-  return content
+  return content if sealed(content) == record else None
 
 
 def check_files(folder: Any) -> None:
@@ -280,18 +275,13 @@ def check_leaves(
 ) -> None:
   """Raises DamagedError if leaves aren't what was saved.
 
-  Checkpoints of a version without fingerprints aren't checked.
-
   Args:
     leaves: What was read.
     meta_: The save's metadata.
     where: The folder of the save.
     of: What makes fingerprints of the leaves.
   """
-  fingerprints = meta_.get("fingerprints")
-  if fingerprints is None:
-    return
-  name = difference(fingerprints, of(leaves))
+  name = difference(meta_.get("fingerprints") or {}, of(leaves))
   if name is not None:
     raise damaged(where, f"{name} isn't what was saved")
 

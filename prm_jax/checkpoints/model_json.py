@@ -48,7 +48,7 @@ class Description:
     aggregate: How step scores become a solution's score.
     scoring: beta and step_score of an implicit PRM.
     judged: Which steps the scores are trained for, one of schema.JUDGED; None
-      in older checkpoints.
+      if that isn't known.
     segmenter: How a text is cut into steps; None if that isn't known.
     sampling: How an imported policy is sampled if nobody says otherwise; see
       sampling_defaults.
@@ -127,8 +127,8 @@ def check_saved(
   Args:
     folder: The checkpoint folder.
     description: What its model.json holds.
-    saved: The content of model.json when the parameters were saved; None, in
-      saves of a version before, isn't compared.
+    saved: The content of model.json when the parameters were saved; None, of
+      parameters that were saved without one, isn't compared.
     step: The step of the parameters.
 
   Raises:
@@ -165,8 +165,6 @@ def differences(
 
 def _from_record(record: dict[str, Any], where: object) -> Description:
   """Returns the description in a record; raises many errors if it isn't one."""
-  if "reading" in record:  # its name in checkpoints of before
-    record["encoding"] = record.pop("reading")
   record.setdefault("scoring", {})
   checks.refuse(_problems(record, where))
   del record["format"]

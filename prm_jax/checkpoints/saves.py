@@ -247,9 +247,10 @@ def load_params(
       lambda: _read_params(where / "params", abstract, apart),
       partly=partly,
     )
-    integrity.check_leaves(
-      dict(params=params), meta, where, integrity.of_params
-    )
+    if known:
+      integrity.check_leaves(
+        dict(params=params), meta, where, integrity.of_params
+      )
   except errors.DamagedError as e:
     remedy = "remove it to use the save before it"
     if saved_steps(folder)[0] == step:

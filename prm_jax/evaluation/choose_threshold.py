@@ -91,12 +91,9 @@ class ChooseThreshold(verbs.Verb):
     is_known = claim.keys() >= {"policies", "scorer", "aggregate"}
     found = self._threshold(samples, points, claim if is_known else None)
     if not is_known:
-      compared = (
-        "only the types of models are" if found.models else "no model is"
-      )
       _logger.info(
-        f"{job.input}: no journal of these samples is beside it: {compared}"
-        " compared by verify run"
+        f"{job.input}: no journal of these samples is beside it: only the types"
+        " of models are compared by verify run"
       )
     chosen = next(p for p in points if p.threshold == found.value)
     record = dict(
@@ -147,13 +144,13 @@ class ChooseThreshold(verbs.Verb):
         f" best lower bound is {best:.3f}); give a lower one, more problems, or"
         " a better scorer"
       )
-    types = [s.extra["bill"].get("compute_dtype") for s in samples]
+    types = [s.extra["bill"]["compute_dtype"] for s in samples]
     if any(x != types[0] for x in types):
       raise errors.InputError(
         "the samples are of models that computed in different types; give those"
         " of one search"
       )
-    models = thresholds.models_of(types[0] or {}, claim) or None
+    models = thresholds.models_of(types[0], claim)
     return thresholds.Threshold(chosen.threshold, self.attempts, models)
 
 

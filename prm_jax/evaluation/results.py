@@ -100,11 +100,6 @@ def _others(
   if str(output) != files.STDOUT and output.exists():
     results = files.read_json(output)
     before = results["run"]
-    if not isinstance(before.get("evaluated"), dict):
-      yield (
-        f"{output}: holds results of an earlier version, which don't name what"
-        " was evaluated; give another `output`"
-      )
     if different := _differences(before["evaluated"], evaluated):
       by = results.get("scored_by", {})
       place = by.get("checkpoint", by.get("scores"))
@@ -136,7 +131,7 @@ def _is_results(path: pathlib.Path) -> bool:
     run = files.read_json(path).get("run")
   except errors.InputError:
     return False
-  return isinstance(run, dict) and "command" in run
+  return isinstance(run, dict) and isinstance(run.get("evaluated"), dict)
 
 
 def _is_samples(path: pathlib.Path) -> bool:
@@ -144,6 +139,4 @@ def _is_samples(path: pathlib.Path) -> bool:
     record = next(iter(files.read_records(path)), ("", {}))[1]
   except errors.InputError:
     return False
-  if "scores" in record:  # the name of step_scores in earlier versions
-    record = dict(record, step_scores=record["scores"])
   return set(SAMPLE_FIELDS) <= set(record)

@@ -86,7 +86,7 @@ def of_export(
       tokens = tuple(int(x) for x in record["step_tokens"])
       fields = dict(step_head="tokens", step_tokens=tokens)
     judged, cut = record.get("judged"), record.get("segmenter")
-    if judged not in (None, *schema.JUDGED):  # older ones don't say
+    if judged not in (None, *schema.JUDGED):
       raise ValueError(f"judged is {judged!r}")
     return How(
       str(record["program"]),

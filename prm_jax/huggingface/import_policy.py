@@ -110,8 +110,7 @@ def read_saved(
   Args:
     folder: The export's folder.
     template: The template that it has saved.
-    sampling: The sampling that it has saved; {} is that of the folder's
-      generation_config.json.
+    sampling: The sampling that it has saved.
     options: What the user says.
 
   Returns:
@@ -131,8 +130,7 @@ def read_saved(
       )
   if options.segmenter is not None:
     template = cut_by(template, segmenters.parse(options.segmenter))
-  config = generation_config.read(folder)
-  return Policy(template, sampling or config.sampling, config.ignored)
+  return Policy(template, sampling, generation_config.read(folder).ignored)
 
 
 def cut_by(

@@ -21,19 +21,17 @@ def write(folder: pathlib.Path) -> None:
 def check(folder: pathlib.Path) -> None:
   """Refuses files other than those that were kept.
 
-  Folders of a version without digests aren't checked.
-
   Raises:
     InputError: A file was changed, removed or added.
   """
-  path = folder / NAME
-  if not path.exists():
+  if not folder.is_dir():  # of a model that was never imported
     return
-  record = integrity.unsealed(files.read_json(path))
-  saved = {} if record is None else record.get("files")
-  names = (
-    [NAME] if record is None else sorted(files.differences(saved, _of(folder)))
-  )
+  path = folder / NAME
+  saved = files.read_json(path) if path.exists() else {}
+  record = integrity.unsealed(saved)
+  names = [NAME]
+  if record is not None:
+    names = sorted(files.differences(record.get("files"), _of(folder)))
   if names:
     raise errors.InputError(
       f"{folder}: {', '.join(names)}: isn't what the import kept; put the"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 # A curve has no more points: means of successive updates, if needed.
 MAX_POINTS = 40
@@ -47,12 +46,3 @@ METRICS = dict(
   without_answer=Metric("solutions without an answer", "%"),
   cut=Metric("solutions that the budget cut", "%"),
 )
-
-
-def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a record, or columns, of any age with the names of METRICS."""
-  return {new_name(k): v for k, v in values.items()} | dict(values)
-
-
-def new_name(metric: str) -> str:
-  return {"faithful": "all_steps_correct"}.get(metric, metric)

@@ -11,7 +11,6 @@ import math
 from typing import Any
 
 from prm_jax import errors
-from prm_jax import schema
 from prm_jax.reports import html
 from prm_jax.reports import plot
 from prm_jax.reports import rl_metrics
@@ -123,7 +122,6 @@ def _title(config: Mapping[str, Any], updates: int) -> str:
 
 def _by_kind(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
   """Returns the records of updates, and those of evaluations."""
-  records = [rl_metrics.renamed(r) for r in records]
   train = [r for r in records if r.get("kind") == "train"]
   return train, [r for r in records if r.get("kind") == "eval"]
 
@@ -363,18 +361,17 @@ def _card(record: Record) -> dict[str, Any]:
   """Returns the card of a sample.
 
   Scores that aren't one of each step (of a PRM that reads steps of its own, or
-  not all finite) are a line of text. Files of earlier versions don't say which
-  steps the PRM judges: then, as most PRMs, it judges none after its own first
-  doubt.
+  not all finite) are a line of text.
   """
   steps, scores, exact = (record[k] for k in ("steps", "prm", "exact"))
-  fits = scores and len(scores) == len(steps) and None not in scores
+  judged = record["prm_judged"]
+  fits = scores and judged and len(scores) == len(judged) == len(steps)
+  fits = fits and None not in scores
   entry = dict(record, labels=exact, outcome=record["right"])
   entry["step_scores"], entry["judged"] = {}, {}
   if fits:
-    judged = record.get("prm_judged")
-    judged = judged or schema.judged_steps(scores, "until_first_error")
-    entry["step_scores"], entry["judged"] = {"prm": scores}, {"prm": judged}
+    entry["step_scores"] = {"prm": scores}
+    entry["judged"] = {"prm": judged}
   facts = []
   if record["total_return"] is not None:
     facts.append(f"return {record['total_return']:.3f}")

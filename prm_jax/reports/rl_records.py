@@ -37,6 +37,7 @@ _SAMPLE: Mapping[str, Any] = dict(
   steps=tuple[str, ...],
   right=bool | None,
   prm=tuple[float | None, ...] | None,
+  prm_judged=tuple[bool, ...] | None,
   exact=tuple[float | None, ...] | None,
   total_return=float | None,
   counts=bool,

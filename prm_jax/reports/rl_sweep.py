@@ -221,7 +221,7 @@ def _picture(
       f"{', '.join(unknown)}: no such variant; expected some of"
       f" {', '.join(runs)}"
     )
-  described = rl_metrics.METRICS[rl_metrics.new_name(metric)]
+  described = rl_metrics.METRICS[metric]
   seeds = [seed for v in variants for seed in runs[v]]
   longest = max((len(_values(seed, kind, STEP)) for seed in seeds), default=0)
   bin_size = plot.bin_size(longest, rl_metrics.MAX_POINTS)
@@ -250,8 +250,7 @@ def _picture(
 def _values(seed: Curves, kind: str, name: str) -> Sequence[float | None]:
   if name == TOKENS:
     return against_tokens(seed, kind)
-  columns = rl_metrics.renamed(seed.get(kind, {}))
-  return columns.get(rl_metrics.new_name(name), ())
+  return seed.get(kind, {}).get(name, ())
 
 
 def _text(point, metric, against):

@@ -39,15 +39,10 @@ def write(workdir: pathlib.Path, record: Record) -> None:
 def check_same(workdir: pathlib.Path, record: Record) -> None:
   """Refuses to resume a run whose samples other things scored.
 
-  A run of a version that wrote no record isn't checked.
-
   Raises:
     InputError: They differ; the message names each field.
   """
-  path = workdir / RECORD
-  if not path.exists():
-    return
-  saved = files.read_json(path)
+  saved = files.read_json(workdir / RECORD)
   changed = sorted(files.differences(saved, record))
   if changed:
     raise errors.InputError(

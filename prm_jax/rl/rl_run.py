@@ -76,10 +76,7 @@ def train(
   sharding.check_rows(config.packing.batch_size, mesh)
   checks.refuse(_misfits(config, problems, held_out, verifier))
   first = 0 if fresh else max(saves.saved_steps(workdir), default=0)
-  saved = saves.types(workdir) if first else {}
-  # A run of a version before has a reference of its own.
-  shares = not any(path[0] == updates.REFERENCE for path in saved)
-  roles = read_roles(config, shares_reference=shares)
+  roles = read_roles(config)
   scored_by = reward_record.of(roles.identities, verifier.identity)
   if first:
     _check_same_policy(roles, workdir)
@@ -162,9 +159,7 @@ def _check_same_policy(roles: roles_lib.Roles, workdir: pathlib.Path) -> None:
     )
 
 
-def read_roles(
-  config: rl_config.RLConfig, *, shares_reference: bool = True
-) -> roles_lib.Roles:
+def read_roles(config: rl_config.RLConfig) -> roles_lib.Roles:
   """Returns the models that a config names; see roles.read_roles."""
   return roles_lib.read_roles(
     config.init_from,
@@ -179,7 +174,7 @@ def read_roles(
     score_dtype=config.score_dtype,
     has_critic=config.loss.critic == "separate",
     has_implicit=config.rewards.implicit > 0,
-    shares_reference=shares_reference and config.trainable == "lora",
+    shares_reference=config.trainable == "lora",
   )
 
 

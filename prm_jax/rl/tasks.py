@@ -22,7 +22,6 @@ from prm_jax.text import answers
 
 # The testbed, as a source of problems and as their grader.
 ARITHMETIC = "arithmetic"
-_RENAMED_SOURCE = "dial"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +63,6 @@ def read_problems(source: str) -> tuple[list[schema.Solution], dict[str, int]]:
     InputError: The source can't be read, or holds no problem.
   """
   kind, colon, rest = source.partition(":")
-  if kind == _RENAMED_SOURCE:
-    new = f"{ARITHMETIC}:{rest}"
-    raise errors.InputError(f"{source}: is {new} now; write {new}")
   if kind == ARITHMETIC:
     return distinct(_drawn(source, rest), source)
   if kind == "problems" and colon:

@@ -21,7 +21,6 @@ import ml_collections
 from prm_jax import errors
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
-from prm_jax.runtime import renamed_fields
 from prm_jax.runtime import user_functions
 
 
@@ -83,15 +82,6 @@ def filled(
   """
   path = pathlib.Path(path)
   if expected is not None:
-    if {"program", "runs"} & set(config):
-      everything = fields(config, groups=True).items()
-      given: list[tuple[str, str, Any]] = [
-        (f"{path}: {name}", name, value) for name, value in everything
-      ]
-      for override in overrides:
-        name, _, value = override.partition("=")
-        given.append((f"`config.{name}`", name, value))
-      renamed_fields.refuse(given)
     check(config, expected, path)
     complete(config, expected)
   named = config.get("program")
@@ -266,21 +256,13 @@ def complete(config: ml_collections.ConfigDict, expected: FormOf) -> None:
 
 
 def fields(
-  config: ml_collections.ConfigDict, prefix: str = "", groups: bool = False
+  config: ml_collections.ConfigDict, prefix: str = ""
 ) -> dict[str, Any]:
-  """Returns every value by its dotted name.
-
-  Args:
-    config: The config.
-    prefix: What the names begin with.
-    groups: Whether groups are also returned.
-  """
+  """Returns every value by its dotted name, which begins with the prefix."""
   leaves: dict[str, Any] = {}
   for name, value in config.items():
     if isinstance(value, ml_collections.ConfigDict):
-      if groups:
-        leaves[prefix + name] = value
-      leaves |= fields(value, f"{prefix}{name}.", groups)
+      leaves |= fields(value, f"{prefix}{name}.")
     else:
       leaves[prefix + name] = value
   return leaves

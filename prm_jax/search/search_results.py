@@ -50,8 +50,7 @@ class Result:
     bill: Of each model its counts, as bill.Spent names them; those of tokens
       that were read are None if its prompts aren't known.
     flops: The FLOPs of all models; None if they aren't known.
-    compute_dtype: The type that each model computed in; None isn't known, and
-      earlier versions wrote none.
+    compute_dtype: The type that each model computed in; None isn't known.
     chosen: The number of the chosen solution's node; None without a candidate.
   """
 

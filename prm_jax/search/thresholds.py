@@ -71,14 +71,8 @@ def check_models(
     _logger.info(f"{path}: it isn't known with which models it was chosen")
   before = threshold.models or {}
   known = claim if "aggregate" in before else None
-  # Samples of earlier versions don't say it.
-  typed = {
-    name: computed
-    for name, computed in types.items()
-    if isinstance(of := before.get(name), Mapping) and "compute_dtype" in of
-  }
   different = before and journal_head.differences(
-    before, models_of(typed, known)
+    before, models_of(types, known)
   )
   if different:
     raise errors.InputError(

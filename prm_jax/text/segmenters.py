@@ -17,8 +17,6 @@ from prm_jax.runtime import checks
 KINDS = ("paragraph", "line", "sentence", "numbered", "markers", "tokens")
 # Those that a device can stop at: they don't look at what comes after a step.
 WITHOUT_LOOK_AHEAD = ("paragraph", "line")
-# The names of these in checkpoints of before.
-_RENAMED = dict(paragraphs="paragraph", lines="line")
 
 # Before a number at a line's beginning.
 HEADINGS = ("step", "case", "part")
@@ -145,14 +143,14 @@ def record_of(segmenter: Segmenter) -> dict[str, Any]:
 
 
 def from_record(record: Any) -> Segmenter:
-  """Returns the segmenter that JSON holds: its fields, or its kind alone.
+  """Returns the segmenter that JSON holds.
 
   Raises:
     InputError: There is no such segmenter.
-    TypeError: The record has other fields.
+    TypeError: The record is no object, or has other fields.
   """
   if not isinstance(record, Mapping):
-    return Segmenter(_RENAMED.get(record, record))
+    raise TypeError(f"the segmenter is {reprlib.repr(record)}")
   fields = dict(record)
   for name in ("min_chars", "max_chars", "num_tokens"):
     if type(fields.get(name, 0)) is not int:

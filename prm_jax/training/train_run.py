@@ -347,7 +347,7 @@ def _other_data(path: pathlib.Path, data: Mapping[str, Any]) -> Iterator[str]:
     ("learns from", saved, data),
     ("is evaluated on", saved.get("evaluation"), data["evaluation"]),
   ):
-    # What a version didn't write down yet goes unchecked.
+    # A run may have had no data to evaluate.
     if not old or old.get("sha256") == new["sha256"]:
       continue
     counts = [x.get("solutions") for x in (old, new)]

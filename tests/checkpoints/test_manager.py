@@ -365,13 +365,17 @@ def test_parameters_that_arent_what_was_saved_are_refused(copy):
   said = record["fingerprints"]
   name = next(x for x in said if x.startswith("params/"))
   said[name] = said[name][:-1] + ("0" if said[name][-1] != "0" else "1")
-  meta_path.write_text(json.dumps(record))
+  meta_path.write_text(json.dumps(integrity.sealed(record)))
   with pytest.raises(errors.DamagedError, match=f"{name} isn't what was saved"):
     parameters.load_params(copy)
-  # A save of a version without fingerprints is used as it is.
   del record["fingerprints"]
-  meta_path.write_text(json.dumps(record))
-  _assert_same(parameters.load_params(copy), _params(seed=5))
+  meta_path.write_text(json.dumps(integrity.sealed(record)))
+  with pytest.raises(errors.DamagedError, match="isn't what was saved"):
+    parameters.load_params(copy)
+  # What has no digest was written by nobody.
+  meta_path.write_text(json.dumps(dict(record, digest=None)))
+  with pytest.raises(errors.DamagedError, match="meta isn't what was saved"):
+    parameters.load_params(copy)
 
 
 @LATE_THREADS
@@ -540,7 +544,7 @@ def test_a_fingerprint_is_one_models_wherever_it_is_taken(tmp_path):
       head_dim=4,
       d_ff=8,
     ),
-    reading=dict(place="separator"),  # as it was called then
+    encoding=dict(score_position="separator"),
     tokenizer=dict(kind="bytes"),
     aggregate="min",
   )
@@ -552,7 +556,7 @@ def test_a_fingerprint_is_one_models_wherever_it_is_taken(tmp_path):
   found = model_json.fingerprint(tmp_path, params)
   assert (
     found
-    == "sha256:9f4791dd59b4e8740608e1d6dcb18f22a6068b96941211711acd5db48484b870"
+    == "sha256:56e2a297e1e72ee576056b8a80eb6767a597ce7d16ee79e76d6059ac569d1fda"
   )
   # The order of names, in the file or in the tree, the layout in memory and
   # the place say nothing.

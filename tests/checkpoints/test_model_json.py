@@ -137,7 +137,9 @@ def test_a_changed_model_json_is_refused_with_what_differs(copy):
 
 def test_what_changes_no_score_may_be_edited(copy):
   record = json.loads((copy / "model.json").read_text())
-  record |= dict(aggregate="min", judged="last", segmenter="paragraphs")
+  record |= dict(
+    aggregate="min", judged="last", segmenter=dict(kind="paragraph")
+  )
   record["model"] |= dict(remat="full", scan=False, attention="blocks")
   (copy / "model.json").write_text(json.dumps(record))
   parameters.load_params(copy)
@@ -145,7 +147,6 @@ def test_what_changes_no_score_may_be_edited(copy):
 
 
 def test_a_save_without_a_description_is_used(copy):
-  """One of a version before."""
   path = copy / "checkpoints" / "0" / "meta" / "metadata"
   record = json.loads(path.read_text())
   del record["description"], record["digest"]

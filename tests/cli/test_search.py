@@ -375,13 +375,6 @@ def test_a_threshold_knows_its_models_from_the_journal_of_its_samples_alone(
 
   models, text = choose()
   assert models["policy"]["policy"] == "strong" and "no journal" not in text
-  # Earlier versions wrote no types.
-  rows = _records(samples)
-  for row in rows:
-    del row["bill"]["compute_dtype"]
-  samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
-  models, text = choose()
-  assert models["policy"] == dict(policy="strong") and "no journal" not in text
   run = [
     *("verify", "run", f"--scorer={EXACT}", "--fresh", f"--input={problems}"),
     *(f"--threshold={chosen}", f"--output={tmp_path / 'verified.jsonl'}"),
@@ -393,7 +386,10 @@ def test_a_threshold_knows_its_models_from_the_journal_of_its_samples_alone(
   for damaged in (whole.replace(b"strong", b"string"), b"\xff\0 no journal\n"):
     journal.write_bytes(damaged)
     models, text = choose()
-    assert models is None and "these samples is beside it: no model is" in text
+    assert models == {
+      name: dict(compute_dtype=None) for name in ("policy", "scorer")
+    }
+    assert f"{samples}: no journal of these samples is beside it: only" in text
   journal.write_bytes(whole)
   shutil.copy(weak, samples)
   models, text = choose()

@@ -157,16 +157,6 @@ def test_samples_that_arent_those_of_the_results_are_kept(folder):
   assert (folder / "samples.jsonl").read_text() == content
 
 
-def test_results_of_an_earlier_version_are_kept(folder):
-  _evaluate()
-  results = files.read_json("results.json")
-  del results["run"]["evaluated"]
-  files.write_json("results.json", results)
-  with pytest.raises(prm_jax.InputError, match="of an earlier version"):
-    _evaluate()
-  _evaluate(job=dict(fresh=True))
-
-
 def test_fresh_replaces_nothing_that_no_evaluation_wrote(folder):
   (folder / "results.json").write_text("{}")
   with pytest.raises(prm_jax.InputError, match="wasn't written by an eval"):

@@ -34,6 +34,7 @@ from prm_jax.huggingface import origin_digests
 from prm_jax.models import kinds
 from prm_jax.models import model_config
 from prm_jax.models import transformer
+from prm_jax.runtime import checked_lines
 from prm_jax.runtime import files
 from prm_jax.scoring import saved
 from prm_jax.text import encoding
@@ -250,9 +251,9 @@ def test_an_export_never_begins_from_a_changed_file(tmp_path):
         with pytest.raises(errors.InputError, match=path.name):
           export_model.export_folder(tmp_path / "back", tmp_path / "again")
       path.write_bytes(content)
-  # One of a version before digests.
   (origin / "sha256.json").unlink()
-  export_model.export_folder(tmp_path / "back", tmp_path / "again")
+  with pytest.raises(errors.InputError, match=r"sha256\.json"):
+    origin_digests.check(origin)
 
 
 def test_a_card_never_names_a_damaged_config(tmp_path):
@@ -267,13 +268,12 @@ def test_a_card_never_names_a_damaged_config(tmp_path):
 def test_the_card_says_how_to_read_and_what_comes_out(tmp_path):
   ours = _ours(tmp_path / "ours", template="token_classification")
   files.write_json(ours / "config.json", dict(data=dict(train=["jsonl:a"])))
-  files.write_records(
-    ours / "metrics.jsonl",
-    [
-      dict(step=0, kind="eval", loss_nats=0.25, errors_found=None),
-      dict(step=5, kind="eval", loss_nats=0.75),
-    ],
-  )
+  metrics = [
+    dict(step=0, kind="eval", loss_nats=0.25, errors_found=None),
+    dict(step=5, kind="eval", loss_nats=0.75),
+  ]
+  lines = (checked_lines.line_of(json.dumps(x)) for x in metrics)
+  (ours / "metrics.jsonl").write_text("".join(lines))
   facts = export_model.export_folder(ours, tmp_path / "theirs")
   text = (tmp_path / "theirs" / "README.md").read_text()
   assert text.startswith("---\nlibrary_name: transformers\n")
@@ -290,7 +290,7 @@ def test_the_card_says_how_to_read_and_what_comes_out(tmp_path):
   "judged, said",
   [
     ("until_first_error", "Scores after a first error mean nothing."),
-    (None, "Scores after a first error mean nothing."),  # an older checkpoint
+    (None, "Scores after a first error mean nothing."),
     ("last", "Only the last step's score was trained."),
     ("all", None),
   ],

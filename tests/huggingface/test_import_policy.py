@@ -279,9 +279,10 @@ def test_an_export_of_a_prompt_file_stays_prompted_so_as_a_policy(
   template = _import(exported, tmp_path / "kept", Options())
   known = policy_templates.gsm8k_4_shot(["<|im_end|>"])
   assert template == dataclasses.replace(known, name="plain")
-  # Exports of before didn't have a tuned policy's sampling.
-  policy = import_policy.read_saved(exported, template, {}, Options())
-  assert policy.sampling == dict(temperature=0.7, top_k=20)
+  policy = import_policy.read_saved(
+    exported, template, dict(top_k=3), Options()
+  )
+  assert policy.sampling == dict(top_k=3)
   given = Options(prompt="{problem}")
   other = _import(exported, tmp_path / "other", given)
   assert other.opening == (("problem", ""),)

@@ -163,7 +163,7 @@ def test_one_seed_has_no_band_and_nothing_speaks_of_one():
       "7 variants in one picture",
     ),
     (["variant0", "nobody"], "accuracy", "nobody: no such variant"),
-    (["variant0"], "faithful", "faithful: no eval curve of variant0"),
+    (["variant0"], "all_steps_correct", "no eval curve of variant0"),
   ],
 )
 def test_what_cannot_be_drawn_is_refused_in_one_line(variants, metric, said):
@@ -210,20 +210,6 @@ def test_the_table_has_the_last_and_first_of_each_variant_over_its_seeds():
   tokens = sum(given["b"][0]["train"]["sampled_tokens"]) / 1e6
   texts = [(cell.text, cell.small) for cell in body["b"][:3]]
   assert texts == [("1", ""), ("12", ""), (f"{tokens:.2f}", "")]
-
-
-def test_curves_of_before_a_metric_was_renamed_are_drawn_the_same():
-  new, old = runs("a"), runs("a")
-  for name, given in (("all_steps_correct", new), ("faithful", old)):
-    for seed in given["a"]:
-      seed["eval"][name] = [x / 2 for x in seed["eval"]["accuracy"]]
-  svg = rl_sweep.figure(new, "all_steps_correct")
-  for given in (new, old):
-    for metric in ("all_steps_correct", "faithful"):
-      assert rl_sweep.figure(given, metric) == svg
-  assert rl_sweep.table(new) == rl_sweep.table(old)
-  assert "all steps correct, %" in rl_sweep.table(old)[0]
-  assert rl_sweep.render("T", new) == rl_sweep.render("T", old)
 
 
 # --- The experiments --------------------------------------------------------

@@ -161,12 +161,13 @@ def test_a_run_resumes_with_the_same_rewards_and_no_others(
   refused(r"run: outcome\.sha256, prm\.sha256 differ")
   path.write_text(FUNCTIONS)
   assert not rollouts
-  # A file may be moved, and a run of an older version has no record.
+  # A file may be moved, but not taken away.
   moved = shutil.copy(path, tmp_path / "moved.py")
   _train(world, run, prm=f"{moved}:has_equation")
-  (run / reward_record.RECORD).unlink()
-  _train(world, run)
   assert files.read_json(run / reward_record.RECORD) == record
+  (run / reward_record.RECORD).unlink()
+  with pytest.raises(errors.InputError, match=reward_record.RECORD):
+    _train(world, run)
 
 
 def prm_fields(world):

@@ -31,7 +31,7 @@ from prm_jax.rl import rl_run_config
 from prm_jax.rl import sample_files as samples_lib
 from prm_jax.rl import tasks as problems_lib
 from prm_jax.rl import updates
-from prm_jax.runtime import config_files
+from prm_jax.runtime import checked_lines
 from prm_jax.runtime import files
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
@@ -289,10 +289,11 @@ def test_a_half_written_sample_is_dropped_with_what_is_made_again(
 ):
   path = tmp_path / "samples.jsonl"
   whole = [dict(step=k, id=str(k)) for k in range(3)]
-  path.write_text("\n".join([*map(json.dumps, whole), end]))
+  lines = (checked_lines.line_of(json.dumps(x)) for x in whole)
+  path.write_text("".join([*lines, end]))
   # A rollout of nothing: only what was there is left.
   samples_lib.Samples(tmp_path, 2)(2, [], None, None, None)
-  assert list(map(json.loads, path.read_text().splitlines())) == whole[:2]
+  assert [x for _, x in checked_lines.read(path)] == whole[:2]
 
 
 # --- Roles --------------------------------------------------------------------
@@ -335,7 +336,8 @@ def test_the_base_of_new_adapters_is_its_own_reference(folders):
     jax.tree.map(lambda x: jax.numpy.ones(x.shape), params), roles.init_from
   )
   # To the bit what a reference of its own is, without its memory.
-  own = rl_run.read_roles(config, shares_reference=False)
+  named = dict(changes, reference=folders["init_from"])
+  own = rl_run.read_roles(_config(folders, **named))
   assert not own.shares_reference
   reference = updates.reference_of(trained)
   reference.pop("value_head")
@@ -508,49 +510,7 @@ def test_the_train_command_runs_a_config_of_reinforcement_learning(
   assert "--config.loss.clip_low=0.2" in capsys.readouterr().out
 
 
-RENAMED = {
-  old: new
-  for old, new in config_files.RENAMED.items()
-  if old.partition(".")[0] in ("credit", "loss", "problems") and "." in old
-}
-
-
-@pytest.mark.parametrize("old", RENAMED)
-def test_an_old_name_in_a_config_is_refused_by_a_line_with_the_new_one(
-  folders, tmp_path, capsys, old
-):
-  field, _, value = old.partition("=")
-  group, name = field.split(".")
-  text = CONFIG.format(**folders)
-  more = f"  c.{group}[{name!r}] = {value or 1!r}\n  return c"
-  (tmp_path / "old.py").write_text(text.replace("  return c", more))
-  (tmp_path / "new.py").write_text(text)
-  train = ["train", f"--workdir={tmp_path / 'run'}"]
-  override = f"--config.{field}={value or 1}"
-  for command in (
-    [*train, f"--config={tmp_path / 'old.py'}"],
-    [*train, f"--config={tmp_path / 'old.py'}", "--help"],
-    [*train, f"--config={tmp_path / 'new.py'}", override],
-  ):
-    assert main.main(command) == 1
-    line = capsys.readouterr().err.strip()
-    assert "\n" not in line
-    assert f"{old} is {RENAMED[old]} now" in line
-
-
-def test_the_new_names_are_fields_and_values_of_a_config():
-  kinds = rl_run_config.GROUPS
-  for new in RENAMED.values():
-    field, equals, value = new.partition("=")
-    group, name = field.split(".")
-    assert name in {f.name for f in dataclasses.fields(kinds[group])}
-    if equals and group != "problems":
-      assert kinds[group](**{name: value})
-
-
-def test_an_old_source_of_problems_is_refused_by_a_line_with_the_new_one():
-  with pytest.raises(errors.InputError, match="is arithmetic:train:9 now"):
-    problems_lib.read_problems("dial:train:9")
+def test_a_source_of_the_testbed_has_a_split_and_a_number():
   with pytest.raises(errors.InputError, match="expected arithmetic:SPLIT"):
     problems_lib.read_problems("arithmetic:train")
   found, counts = problems_lib.read_problems("arithmetic:train:9")

@@ -222,11 +222,6 @@ def test_a_segmenter_comes_back_from_json(name):
   assert segmenters.parse(segmenters.name_of(segmenter)) == segmenter
 
 
-def test_the_names_of_older_checkpoints_are_read():
-  assert segmenters.from_record("paragraphs") == segmenters.PARAGRAPH
-  assert segmenters.from_record("lines") == segmenters.LINE
-
-
 @pytest.mark.parametrize(
   "make, message",
   [
