@@ -40,9 +40,9 @@ from prm_jax.device_check import timing
 from prm_jax.scoring import cached_scorer
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.serving import app as app_lib
-from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models as models_lib
 from prm_jax.serving import server as server_lib
+from prm_jax.serving import server_limits as limits_lib
 
 SUITES = ("singles", "together", "growing")
 TOLERANCE = 1e-4

@@ -8,7 +8,7 @@ import itertools
 import pathlib
 
 from prm_jax import voting
-from prm_jax.serving import fields
+from prm_jax.serving import declarations
 from prm_jax.serving import routes
 
 PAGE = pathlib.Path(__file__).resolve().parent / "serve_http.md"
@@ -94,7 +94,7 @@ def _sections() -> Iterator[str]:
   # The objects that are listed already, and where.
   objects: dict[str, str] = {}
   # The requests and replies of each client, and where.
-  forms: dict[str, list[tuple[str, fields.Schema]]] = {}
+  forms: dict[str, list[tuple[str, declarations.Schema]]] = {}
   for route in routes.ALL:
     client = route.client.partition(";")[0]
     lists = []
@@ -114,11 +114,11 @@ def _sections() -> Iterator[str]:
 
 
 def _fields(
-  schema: fields.Schema,
+  schema: declarations.Schema,
   prefix: str,
   where: str,
   objects: dict[str, str],
-  same: Iterable[tuple[str, fields.Schema]] = (),
+  same: Iterable[tuple[str, declarations.Schema]] = (),
 ) -> Iterator[tuple[str, str]]:
   """Yields the name of each field in a schema, and what is said of it."""
   inside = [*_objects(schema, prefix)]
@@ -137,7 +137,10 @@ def _fields(
       within = dict(_objects(field, whole))
       known = [objects[str(x)] for x in within.values() if str(x) in objects]
       more = f" Its fields are those of {known[0]}." if known else ""
-      yield shown, f"{fields.in_words(field)}. {field['description']}{more}"
+      yield (
+        shown,
+        f"{declarations.in_words(field)}. {field['description']}{more}",
+      )
       if not known:
         yield from _fields(field, whole, where, objects)
       for x in within.values():
@@ -145,8 +148,8 @@ def _fields(
 
 
 def _objects(
-  schema: fields.Schema, prefix: str
-) -> Iterator[tuple[str, fields.Schema]]:
+  schema: declarations.Schema, prefix: str
+) -> Iterator[tuple[str, declarations.Schema]]:
   """Yields the objects in a schema, with their places."""
   for option in schema.get("anyOf", [schema]):
     place = prefix

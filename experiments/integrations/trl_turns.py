@@ -19,7 +19,7 @@ import transformers
 import trl
 
 import prm_jax
-from prm_jax.integrations import chats
+from prm_jax.integrations import trainer_chats
 from prm_jax.integrations import trl as prm_trl
 
 
@@ -41,7 +41,7 @@ def is_right(completions, answer, **columns) -> list[float]:
   del columns
   rewards = []
   for completion, expected in zip(completions, answer, strict=True):
-    numbers = re.findall(r"\d+", chats.text_of(completion[-1]))
+    numbers = re.findall(r"\d+", trainer_chats.text_of(completion[-1]))
     rewards.append(float(numbers[-1:] == [expected]))
   return rewards
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.integrations import chats
 from prm_jax.integrations import scoring
+from prm_jax.integrations import trainer_chats
 from prm_jax.integrations import turn_rewards
 
 
@@ -92,7 +92,7 @@ def _messages(items: Iterable[Any]) -> Sequence[turn_rewards.Record]:
   for item in map(turn_rewards.record_of, items):
     kind = item.get("type", "message")
     if kind == "message" and item.get("role") == "assistant":
-      turn()["content"] += chats.text_of(item)
+      turn()["content"] += trainer_chats.text_of(item)
       if item.get("tool_calls"):
         turn().setdefault("tool_calls", []).extend(item["tool_calls"])
     elif kind == "message":

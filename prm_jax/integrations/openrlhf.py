@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from prm_jax import errors
-from prm_jax.integrations import chats
 from prm_jax.integrations import scoring
+from prm_jax.integrations import trainer_chats
 
 
 def reward_func(
   score_texts: scoring.ScoreTexts,
   *,
   aggregate: str = "min",
-  problem_of: Callable[[str], str] = chats.problem_of,
+  problem_of: Callable[[str], str] = trainer_chats.problem_of,
   ends: Sequence[str] = (),
 ) -> Callable[..., dict[str, Any]]:
   """Returns the function `reward_func` that OpenRLHF looks for in the file.

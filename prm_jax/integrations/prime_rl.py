@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from prm_jax import schema
-from prm_jax.integrations import chats
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
 from prm_jax.integrations import token_credit
+from prm_jax.integrations import trainer_chats
 from prm_jax.integrations import turn_rewards
 from prm_jax.integrations import verifiers
 
@@ -48,7 +48,7 @@ def trace_advantages(
   problems, ids = [], []
   for trace in traces:
     messages = [node.message for node in trace.nodes if not node.sampled]
-    problems.append(chats.problem_of(messages))
+    problems.append(trainer_chats.problem_of(messages))
     # The order in which assign_advantages hands the values to the nodes.
     sampled = [scoring.token_ids(n.token_ids, n.mask) for n in trace.nodes]
     ids.append([token for tokens in sampled for token in tokens])

@@ -17,10 +17,10 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.integrations import chats
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
 from prm_jax.integrations import token_credit
+from prm_jax.integrations import trainer_chats
 from prm_jax.integrations import turn_rewards
 
 
@@ -60,7 +60,7 @@ def with_step_rewards(
   masks = generator_output["loss_masks"]
   responses = generator_output["response_ids"]
   ids = list(map(scoring.token_ids, responses, masks))
-  problems = list(map(chats.problem_of, generator_input["prompts"]))
+  problems = list(map(trainer_chats.problem_of, generator_input["prompts"]))
   scored = scoring.score_responses(score_texts, decode, problems, ids)
   rows = [scoring.token_rewards(one, rewards) for one in scored]
   return _with_rewards(generator_output, rows, process_weight)

@@ -19,10 +19,10 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.integrations import chats
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
 from prm_jax.integrations import token_credit
+from prm_jax.integrations import trainer_chats
 from prm_jax.integrations import turn_rewards
 
 # The scores of a sample's steps, and its tokens with those that it has.
@@ -35,7 +35,7 @@ def custom_rm(
   *,
   aggregate: str = "min",
   rewards: scoring.Rewards = scoring.judged,
-  problem_of: Callable[[Any], str] = chats.problem_of,
+  problem_of: Callable[[Any], str] = trainer_chats.problem_of,
 ) -> Callable[..., Coroutine[Any, Any, dict[str, Any]]]:
   """Returns a function for `--custom-rm-path`, with `--reward-key score`.
 
@@ -67,7 +67,7 @@ def turn_rm(
   *,
   aggregate: str = "min",
   rewards: scoring.Rewards = scoring.delta,
-  problem_of: Callable[[Any], str] = chats.problem_of,
+  problem_of: Callable[[Any], str] = trainer_chats.problem_of,
   between: Callable[[str], str] = str.strip,
   messages_of: Callable[[Any], Sequence[Any] | None] = lambda sample: None,
 ) -> Callable[..., Coroutine[Any, Any, dict[str, Any]]]:

@@ -14,10 +14,10 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.integrations import chats
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
 from prm_jax.integrations import token_credit
+from prm_jax.integrations import trainer_chats
 from prm_jax.integrations import turn_rewards
 
 
@@ -39,8 +39,8 @@ def reward_func(
   def reward(
     prompts: Sequence[Any], completions: Sequence[Any], **_: Any
   ) -> list[float]:
-    problems = list(map(chats.problem_of, prompts))
-    texts = list(map(chats.response_of, completions))
+    problems = list(map(trainer_chats.problem_of, prompts))
+    texts = list(map(trainer_chats.response_of, completions))
     scores = score_texts(problems, texts)
     return [scoring.overall(each, aggregate) for each in scores]
 
@@ -118,7 +118,7 @@ def with_step_advantages(
     trainer: Any, inputs: Any, output: Any, mask: Any
   ) -> list[scoring.ScoredResponse]:
     ids = list(map(scoring.token_ids, output["completion_ids"].tolist(), mask))
-    problems = [chats.problem_of(x["prompt"]) for x in inputs]
+    problems = [trainer_chats.problem_of(x["prompt"]) for x in inputs]
     decode = placement.decoder(trainer.processing_class)
     return scoring.score_responses(score_texts, decode, problems, ids)
 

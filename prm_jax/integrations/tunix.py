@@ -16,10 +16,10 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.integrations import chats
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
 from prm_jax.integrations import token_credit
+from prm_jax.integrations import trainer_chats
 from prm_jax.integrations import turn_rewards
 
 
@@ -121,9 +121,9 @@ def _conversation(item: Any) -> turn_rewards.Conversation:
   trajectory = getattr(item, "traj", None)
   if trajectory is None:
     return atif_conversation(item)
-  steps = chats.field(trajectory, "steps")
+  steps = trainer_chats.field(trajectory, "steps")
   # An agent keeps the whole conversation in each step.
-  messages = chats.field(steps[-1], "chat_completions") if steps else ()
+  messages = trainer_chats.field(steps[-1], "chat_completions") if steps else ()
   if not messages:
     raise errors.InputError(
       "a TrajectoryItem has no chat_completions in its last step; give"

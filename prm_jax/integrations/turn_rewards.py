@@ -22,9 +22,9 @@ from typing import Any
 from prm_jax import client
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.integrations import chats
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
+from prm_jax.integrations import trainer_chats
 from prm_jax.text import messages as messages_lib
 
 _LOG = logging.getLogger(__name__)
@@ -328,7 +328,10 @@ def _read(
   records, turns, place = [], {}, 0
   for i, record in enumerate(given.messages):
     if record.get("role") == "assistant":
-      if not record.get("tool_calls") and not chats.text_of(record).strip():
+      if (
+        not record.get("tool_calls")
+        and not trainer_chats.text_of(record).strip()
+      ):
         continue
       turns[i], place = place, place + 1
     records.append(record)
@@ -364,7 +367,10 @@ def _as_text(record: Record, is_own: bool) -> Record:
   if not is_own and not calls:
     return dict(role=role, content=record.get("content"))
   calls = calls if isinstance(calls, list | tuple) else [calls]
-  lines = (chats.text_of(record), *(json.dumps(x, default=str) for x in calls))
+  lines = (
+    trainer_chats.text_of(record),
+    *(json.dumps(x, default=str) for x in calls),
+  )
   text = "\n".join(x for x in lines if x)
   if not is_own:
     return dict(role=role, content=text)

@@ -15,9 +15,9 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.integrations import chats
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
+from prm_jax.integrations import trainer_chats
 from prm_jax.integrations import turn_rewards
 
 
@@ -76,7 +76,7 @@ def step_reward_manager(
   def row_of(item: Any, tokenizer: Any) -> tuple[list[float], dict[str, float]]:
     responses, mask = _response(item)
     ids = scoring.token_ids(responses, mask)
-    problem = chats.problem_of(item.non_tensor_batch["raw_prompt"])
+    problem = trainer_chats.problem_of(item.non_tensor_batch["raw_prompt"])
     decode = placement.decoder(tokenizer)
     (scored,) = scoring.score_responses(score_texts, decode, [problem], [ids])
     return scoring.token_rewards(scored, rewards), {}

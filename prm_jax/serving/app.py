@@ -28,14 +28,14 @@ from starlette import routing
 from prm_jax.scoring import cached_scorer
 from prm_jax.serving import batching
 from prm_jax.serving import bodies
-from prm_jax.serving import fields
+from prm_jax.serving import declarations
 from prm_jax.serving import forms
-from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import metrics as metrics_lib
 from prm_jax.serving import models as models_lib
 from prm_jax.serving import refusals
 from prm_jax.serving import routes
-from prm_jax.serving import sources
+from prm_jax.serving import served_sources
+from prm_jax.serving import server_limits as limits_lib
 from prm_jax.serving import threads
 
 _logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Server:
 
   def __init__(
     self,
-    models: Mapping[str, sources.Served],
+    models: Mapping[str, served_sources.Served],
     limits: limits_lib.Limits,
     keys: Sequence[str] = (),
   ):
@@ -67,7 +67,7 @@ class Server:
         model.limits, self.metrics.of_source(name), threads.Thread(name)
       )
       for name, model in self.models.items()
-      if isinstance(model, sources.Source)
+      if isinstance(model, served_sources.Source)
     }
     self._bodies = bodies.Bodies(limits, self.metrics, [*self._batchers])
     self._compiled = threading.Event()
@@ -139,7 +139,7 @@ class Server:
 
   # --- What every route does -------------------------------------------------
 
-  def _route(self, route: fields.Route, handle: Handle) -> routing.Route:
+  def _route(self, route: declarations.Route, handle: Handle) -> routing.Route:
     """Returns a route that counts its requests, and answers refusals.
 
     Args:
@@ -158,7 +158,7 @@ class Server:
     return routing.Route(path, counted, methods=[route.method])
 
   def _shown(
-    self, route: fields.Route, content: Callable[[], Any]
+    self, route: declarations.Route, content: Callable[[], Any]
   ) -> routing.Route:
     """Returns a route that reads nothing, and replies with JSON."""
 
@@ -168,7 +168,7 @@ class Server:
     return self._route(route, handle)
 
   async def _answer(
-    self, request: requests.Request, handle: Handle, route: fields.Route
+    self, request: requests.Request, handle: Handle, route: declarations.Route
   ) -> responses.Response:
     held = request.state.held = bodies.Held()
     try:
@@ -224,7 +224,7 @@ class Server:
   ) -> list[cached_scorer.Scored]:
     """Returns the scores, unless the client goes away before."""
     model = asked.model
-    if isinstance(model, sources.Source):
+    if isinstance(model, served_sources.Source):
       self._bodies.hold_for(model.name, request.state.held)
     batcher = self._batchers.get(model.name, self._batcher)
     scoring = asyncio.ensure_future(batcher.score(model, asked.prepared))
@@ -273,7 +273,7 @@ class Server:
       form, record, model, aggregate or model.aggregate, prepared
     )
 
-  def _named(self, name: str) -> sources.Served:
+  def _named(self, name: str) -> served_sources.Served:
     """Returns the model of a name; "" is the only one, or the first."""
     if not name:
       return next(iter(self.models.values()))
@@ -311,7 +311,9 @@ class Server:
     )
 
 
-def _check_address(request: requests.Request, route: fields.Route) -> None:
+def _check_address(
+  request: requests.Request, route: declarations.Route
+) -> None:
   """Refuses what an address asks for and its route doesn't read.
 
   Raises:
@@ -327,7 +329,7 @@ def _check_address(request: requests.Request, route: fields.Route) -> None:
       known = "aggregate" if route.takes_aggregate else "none"
       fix = "give it in the body" if is_field else f"known: {known}"
       raise refusals.invalid(f"unknown query parameter {name[:60]!r}; {fix}")
-    fields.check(value, routes.AGGREGATE, name)
+    declarations.check(value, routes.AGGREGATE, name)
   if len(given) > 1:
     raise refusals.invalid("it is there twice; give it once", "aggregate")
 

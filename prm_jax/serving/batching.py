@@ -18,11 +18,11 @@ import logging
 import math
 
 from prm_jax.scoring import cached_scorer
-from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import metrics as metrics_lib
 from prm_jax.serving import models
 from prm_jax.serving import refusals
-from prm_jax.serving import sources
+from prm_jax.serving import served_sources
+from prm_jax.serving import server_limits as limits_lib
 
 _logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class _Waiting:
   """
 
   prepared: models.Prepared
-  model: sources.Served
+  model: served_sources.Served
   scores: asyncio.Future[cached_scorer.Scored]
   since: float
 
@@ -96,7 +96,7 @@ class Batcher:
         await loop.run_in_executor(self._device, compile_one)
 
   async def score(
-    self, model: sources.Served, prepared: Sequence[models.Prepared]
+    self, model: served_sources.Served, prepared: Sequence[models.Prepared]
   ) -> list[cached_scorer.Scored]:
     """Returns the scores of a request's solutions.
 

@@ -15,9 +15,9 @@ from starlette import responses
 
 from prm_jax.runtime import json_text
 from prm_jax.serving import forms
-from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import metrics as metrics_lib
 from prm_jax.serving import refusals
+from prm_jax.serving import server_limits as limits_lib
 
 # A reply to a larger body, or to more steps, is written in a thread, so that
 # others are answered meanwhile.

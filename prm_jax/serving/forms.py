@@ -14,12 +14,12 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.scoring import cached_scorer
-from prm_jax.serving import chats
-from prm_jax.serving import fields
-from prm_jax.serving import limits as limits_lib
+from prm_jax.serving import chat_requests
+from prm_jax.serving import declarations
 from prm_jax.serving import models
 from prm_jax.serving import refusals
-from prm_jax.serving import sources
+from prm_jax.serving import served_sources
+from prm_jax.serving import server_limits as limits_lib
 
 Record = dict[str, Any]
 
@@ -51,7 +51,7 @@ class Asked:
 
   form: Form
   record: Any
-  model: sources.Served
+  model: served_sources.Served
   aggregate: str
   prepared: Sequence[models.Prepared]
   results: Sequence[cached_scorer.Scored] = ()
@@ -72,7 +72,7 @@ class Asked:
     return [x.num_tokens for x in self.prepared]
 
 
-def of_texts(item: Item, model: sources.Served) -> schema.Solution:
+def of_texts(item: Item, model: served_sources.Served) -> schema.Solution:
   """Returns the solution of a problem and a response.
 
   Args:
@@ -83,10 +83,12 @@ def of_texts(item: Item, model: sources.Served) -> schema.Solution:
     RefusedError: The problem is blank, the marks make no sense, or the response
       can't be cut.
   """
-  turns: chats.Turns = item.content
+  turns: chat_requests.Turns = item.content
   if not turns.problem.strip():
     raise refusals.invalid("the problem is blank", item.where)
-  steps = chats.reader(model.template).read_steps(turns.response, item.where)
+  steps = chat_requests.reader(model.template).read_steps(
+    turns.response, item.where
+  )
   if steps is None:
     return model.cut(turns.problem, turns.response, item.where)
   return schema.Solution("0", turns.problem, steps)
@@ -106,11 +108,11 @@ class Form:
     listed: The field that is a list of solutions, if it is always one.
   """
 
-  route: fields.Route
-  read: Callable[[Any, chats.Reader], list[Item]]
+  route: declarations.Route
+  read: Callable[[Any, chat_requests.Reader], list[Item]]
   write: Callable[[Asked], Any]
   mark: str = ""
-  solution: Callable[[Item, sources.Served], schema.Solution] = of_texts
+  solution: Callable[[Item, served_sources.Served], schema.Solution] = of_texts
   listed: str = ""
 
   @property
@@ -137,12 +139,12 @@ def chosen(
   assert form.route.request is not None
   # Before each of them is looked at.
   _check_number(record.get(form.listed), limits, form.listed)
-  fields.check(record, form.route.request)
+  declarations.check(record, form.route.request)
   return form
 
 
 def prepare(
-  form: Form, record: Record, model: sources.Served, client: str
+  form: Form, record: Record, model: served_sources.Served, client: str
 ) -> list[models.Prepared]:
   """Returns the solutions of a request with their ids.
 
@@ -155,7 +157,7 @@ def prepare(
   Raises:
     RefusedError: A solution can't be read, or it is above a limit.
   """
-  items = form.read(record, chats.reader(model.template))
+  items = form.read(record, chat_requests.reader(model.template))
   field = items[0].where.partition("[")[0] if items else ""
   _check_number(items, model.limits, field)
   out = []
@@ -202,14 +204,17 @@ class _Message(TypedDict):
   """
 
   role: str
-  content: str | Annotated[list[Annotated[_Part, fields.OPEN]], fields.SOME]
+  content: (
+    str
+    | Annotated[list[Annotated[_Part, declarations.OPEN]], declarations.SOME]
+  )
 
 
-Message = Annotated[_Message, fields.OPEN]
-Messages = Annotated[list[Message], fields.SOME]
+Message = Annotated[_Message, declarations.OPEN]
+Messages = Annotated[list[Message], declarations.SOME]
 
 
-def rendered(value: Any, name: str, reader: chats.Reader) -> list[Item]:
+def rendered(value: Any, name: str, reader: chat_requests.Reader) -> list[Item]:
   """Returns the solutions of rendered chats.
 
   Args:
@@ -225,7 +230,9 @@ def rendered(value: Any, name: str, reader: chats.Reader) -> list[Item]:
   items = []
   for i, x in enumerate(value):
     where = f"{name}[{i}]"
-    turns = reader.read(x, where) if isinstance(x, str) else chats.Turns(*x)
+    turns = (
+      reader.read(x, where) if isinstance(x, str) else chat_requests.Turns(*x)
+    )
     items.append(Item(where, turns))
   return items
 

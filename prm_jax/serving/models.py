@@ -20,8 +20,8 @@ from prm_jax.runtime import files
 from prm_jax.scoring import cached_scorer
 from prm_jax.scoring import score_sources
 from prm_jax.scoring import scorer as scorer_lib
-from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import refusals
+from prm_jax.serving import server_limits as limits_lib
 from prm_jax.text import encoding
 from prm_jax.text import segmenters
 

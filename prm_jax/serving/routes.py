@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar
 
 from prm_jax import _version
 from prm_jax.serving import adapters
-from prm_jax.serving import fields
+from prm_jax.serving import declarations
 from prm_jax.serving import forms
 from prm_jax.serving import refusals
 from prm_jax.serving import score_api
 
-_T = TypeVar("_T", fields.Route, forms.Form)
+_T = TypeVar("_T", declarations.Route, forms.Form)
 
 
 class Model(TypedDict):
@@ -38,7 +38,7 @@ class Model(TypedDict):
   owned_by: Literal["prm_jax"]
   model_fingerprint: str
   kind: str
-  aggregate: fields.Aggregate
+  aggregate: declarations.Aggregate
   max_tokens: NotRequired[int]
 
 
@@ -88,28 +88,28 @@ class _Error(TypedDict):
   error: _Reason
 
 
-MODELS = fields.Route(
-  "/v1/models", "Returns the served models.", fields.schema(Models)
+MODELS = declarations.Route(
+  "/v1/models", "Returns the served models.", declarations.schema(Models)
 )
-METRICS = fields.Route(
+METRICS = declarations.Route(
   "/metrics", "Returns counters in Prometheus' text form.", None
 )
-OPENAPI = fields.Route(
+OPENAPI = declarations.Route(
   *("/openapi.json", "Returns the OpenAPI document of all routes."),
-  fields.schema(dict),
+  declarations.schema(dict),
 )
-HEALTH = fields.Route(
+HEALTH = declarations.Route(
   *("/health", "Returns that the server answers."),
-  fields.schema(Status),
+  declarations.schema(Status),
   is_open=True,
 )
-READY = fields.Route(
+READY = declarations.Route(
   "/ready",
   "Returns whether all shapes are compiled; status 503 means not yet.",
-  fields.schema(Status),
+  declarations.schema(Status),
   is_open=True,
 )
-AGGREGATE = fields.schema(fields.Aggregate)
+AGGREGATE = declarations.schema(declarations.Aggregate)
 FORMS = (score_api.FORM, *adapters.FORMS)
 ALL = (
   *(form.route for form in FORMS),
@@ -158,13 +158,13 @@ def document() -> dict[str, Any]:
     ),
     paths=paths,
     components=dict(
-      schemas=dict(Error=fields.schema(_Error)),
+      schemas=dict(Error=declarations.schema(_Error)),
       securitySchemes=dict(key=dict(type="http", scheme="bearer")),
     ),
   )
 
 
-def _operation(of_path: list[fields.Route]) -> dict[str, Any]:
+def _operation(of_path: list[declarations.Route]) -> dict[str, Any]:
   """Returns the description of a path's routes, which have one method."""
   first = of_path[0]
   operation: dict[str, Any] = dict(
@@ -186,7 +186,7 @@ def _operation(of_path: list[fields.Route]) -> dict[str, Any]:
   if first.request is not None:
     content = _json([route.request for route in of_path])
     operation["requestBody"] = dict(required=True, content=content)
-  text = {"text/plain": dict(schema=fields.schema(str))}
+  text = {"text/plain": dict(schema=declarations.schema(str))}
   replies = [route.reply for route in of_path]
   ok = text if first.reply is None else _json(replies)
   error = _json([{"$ref": "#/components/schemas/Error"}])
@@ -199,7 +199,7 @@ def _operation(of_path: list[fields.Route]) -> dict[str, Any]:
   return operation
 
 
-def _statuses(route: fields.Route) -> Iterable[int]:
+def _statuses(route: declarations.Route) -> Iterable[int]:
   """Returns the statuses of a route's refusals."""
   if route.request is not None:
     return STATUSES
@@ -208,6 +208,6 @@ def _statuses(route: fields.Route) -> Iterable[int]:
   return (401,)
 
 
-def _json(schemas: list[fields.Schema | None]) -> dict[str, Any]:
+def _json(schemas: list[declarations.Schema | None]) -> dict[str, Any]:
   schema = schemas[0] if len(schemas) == 1 else dict(anyOf=schemas)
   return {"application/json": dict(schema=schema)}

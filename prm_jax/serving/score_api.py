@@ -25,17 +25,17 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.serving import chats
+from prm_jax.serving import chat_requests
 from prm_jax.serving import forms
 from prm_jax.serving import models
 from prm_jax.serving import refusals
 from prm_jax.serving import score_fields
-from prm_jax.serving import sources
+from prm_jax.serving import served_sources
 from prm_jax.text import messages as messages_lib
 
 
 def read(
-  record: score_fields.Request, reader: chats.Reader
+  record: score_fields.Request, reader: chat_requests.Reader
 ) -> list[forms.Item]:
   """Returns the items of a request.
 
@@ -47,7 +47,9 @@ def read(
   return [forms.Item(f"items[{i}]", x) for i, x in enumerate(record["items"])]
 
 
-def solution(asked: forms.Item, model: sources.Served) -> schema.Solution:
+def solution(
+  asked: forms.Item, model: served_sources.Served
+) -> schema.Solution:
   """Returns an item's solution.
 
   Args:

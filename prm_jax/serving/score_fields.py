@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from prm_jax import schema
-from prm_jax.serving import fields
+from prm_jax.serving import declarations
 
 _Objects = list[dict[str, Any]]
 
@@ -24,20 +24,20 @@ class Message(TypedDict):
     tool_call_id: The id of the call whose result it is.
   """
 
-  role: fields.Later[
+  role: declarations.Later[
     Literal["system", "developer", "user", "assistant", "tool"]
   ]
-  content: NotRequired[fields.Later[str | _Objects | None]]
-  reasoning_content: NotRequired[fields.Later[str | None]]
-  reasoning: NotRequired[fields.Later[str | None]]
-  thinking: NotRequired[fields.Later[str | None]]
-  tool_calls: NotRequired[fields.Later[_Objects | None]]
-  tool_call_id: NotRequired[fields.Later[str | None]]
+  content: NotRequired[declarations.Later[str | _Objects | None]]
+  reasoning_content: NotRequired[declarations.Later[str | None]]
+  reasoning: NotRequired[declarations.Later[str | None]]
+  thinking: NotRequired[declarations.Later[str | None]]
+  tool_calls: NotRequired[declarations.Later[_Objects | None]]
+  tool_call_id: NotRequired[declarations.Later[str | None]]
 
 
 _Messages = Annotated[
-  list[Annotated[Message, fields.OPEN]],
-  fields.SOME,
+  list[Annotated[Message, declarations.OPEN]],
+  declarations.SOME,
   (
     "title",
     "a list of messages: one message of the user, the problem, and one of the"
@@ -64,7 +64,7 @@ class Item(TypedDict):
   steps: NotRequired[list[str]]
   response: NotRequired[str]
   messages: NotRequired[_Messages]
-  tools: NotRequired[fields.Later[_Objects | None]]
+  tools: NotRequired[declarations.Later[_Objects | None]]
   steps_are: NotRequired[Literal["turns"]]
 
 
@@ -81,7 +81,7 @@ class Request(TypedDict):
 
   model: NotRequired[str]
   items: Annotated[
-    list[Item], fields.SOME, ("title", "a list with one item or more")
+    list[Item], declarations.SOME, ("title", "a list with one item or more")
   ]
   aggregate: NotRequired[schema.Aggregate | None]
 
@@ -119,11 +119,11 @@ class Entry(TypedDict):
   """
 
   index: int
-  step_scores: list[fields.Score]
+  step_scores: list[declarations.Score]
   segments: NotRequired[list[tuple[int, int]]]
   turns: NotRequired[list[Turn]]
   judged: NotRequired[list[bool]]
-  score: fields.Score
+  score: declarations.Score
   num_tokens: int
   truncated: Literal[False]
 
@@ -156,14 +156,14 @@ class Reply(TypedDict):
   object: Literal["list"]
   model: str
   model_fingerprint: str
-  aggregate: fields.Aggregate
+  aggregate: declarations.Aggregate
   data: list[Entry]
   usage: Usage
 
 
-ROUTE = fields.Route(
+ROUTE = declarations.Route(
   "/v1/prm/score",
   "Returns the scores of solutions and of their steps.",
-  fields.schema(Reply),
-  fields.schema(Request),
+  declarations.schema(Reply),
+  declarations.schema(Request),
 )

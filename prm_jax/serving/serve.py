@@ -11,10 +11,10 @@ from typing import ClassVar, TYPE_CHECKING
 
 from prm_jax import errors
 from prm_jax.runtime import verbs
-from prm_jax.serving import limits as limits_lib
+from prm_jax.serving import server_limits as limits_lib
 
 if TYPE_CHECKING:
-  from prm_jax.serving import sources
+  from prm_jax.serving import served_sources
 
 _logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Serve(verbs.Verb):
       server_lib.run(server, listening, say_ready)
     _logger.info(f"{where}: ended")
 
-  def models(self) -> Mapping[str, sources.Served]:
+  def models(self) -> Mapping[str, served_sources.Served]:
     """Loads what is served.
 
     Returns:
@@ -125,23 +125,23 @@ class Serve(verbs.Verb):
     """
     from prm_jax.scoring import score_sources
     from prm_jax.serving import models as models_lib
-    from prm_jax.serving import sources
+    from prm_jax.serving import served_sources
     from prm_jax.text import segmenters
 
     segmenter = segmenters.parse(self.segmenter) if self.segmenter else None
     key = score_sources.Key(self.upstream_key_variable, self.insecure_key)
     entries = [_entry(entry.strip()) for entry in self.checkpoint.split(",")]
-    self._check_kinds([sources.is_source(where) for _, where in entries])
-    models: dict[str, sources.Served] = {}
+    self._check_kinds([served_sources.is_source(where) for _, where in entries])
+    models: dict[str, served_sources.Served] = {}
     for name, where in entries:
       if not where:
         raise errors.InputError(
           f"`checkpoint={self.checkpoint}`: an entry is empty; give FOLDER or"
           " NAME=FOLDER"
         )
-      model: sources.Served
-      if sources.is_source(where):
-        model = sources.load(
+      model: served_sources.Served
+      if served_sources.is_source(where):
+        model = served_sources.load(
           where, self.limits, name=name, segmenter=segmenter, key=key
         )
       else:

@@ -23,7 +23,7 @@ from uvicorn.protocols.http import h11_impl
 
 from prm_jax import errors
 from prm_jax.serving import app as app_lib
-from prm_jax.serving import limits as limits_lib
+from prm_jax.serving import server_limits as limits_lib
 
 # The connections that are held at a time; each has a few KB.
 _MAX_CONNECTIONS = 2_048

@@ -18,14 +18,6 @@ from prm_jax.text import tokenizer as tokenizer_lib
 # In a config: the template of the policy that a run starts from.
 OF_POLICY = "policy"
 NAMES = (*templates.NAMES, OF_POLICY)
-# Names and values of older checkpoints, and the present ones.
-_RENAMED = dict(
-  place="score_position",
-  too_long="truncation",
-  dialect="template",
-  drop_solution="drop",
-  drop_trailing_steps="truncate",
-)
 
 
 def named(name: Any) -> template_lib.Template:
@@ -86,9 +78,7 @@ def from_record(fields: Any, where: object) -> encoding.EncodingConfig:
       f"{where}: damaged encoding: expected an object; restore the original"
       " file"
     )
-  fields = {_RENAMED.get(name, name): value for name, value in fields.items()}
-  if isinstance(value := fields.get("truncation"), str):
-    fields["truncation"] = _RENAMED.get(value, value)
+  fields = dict(fields)
   try:
     template = fields.get("template")
     if isinstance(template, Mapping):

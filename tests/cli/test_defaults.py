@@ -24,7 +24,7 @@ from prm_jax.search import own_models
 from prm_jax.search import rules
 from prm_jax.search import search
 from prm_jax.search import solutions
-from prm_jax.serving import limits
+from prm_jax.serving import server_limits
 from prm_jax.text import encoding
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -50,7 +50,7 @@ CALLED = {
   "label select": (active_selection.most_convincing, *SCORES),
   "sample": SAMPLES,
   "score": SCORES,
-  "serve": (limits.Limits,),
+  "serve": (server_limits.Limits,),
   "check-device": (check_run.Options,),
   "data": LABELS,
   "eval": (*LABELS, *SCORES),

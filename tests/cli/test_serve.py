@@ -20,10 +20,10 @@ from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.cli import flags
 from prm_jax.cli import main
-from prm_jax.serving import limits
 from prm_jax.serving import models
 from prm_jax.serving import serve
 from prm_jax.serving import server as server_lib
+from prm_jax.serving import server_limits
 from prm_jax.text import segmenters
 
 SMALL = ["--max_tokens=64", "--max_batch_tokens=64"]
@@ -108,7 +108,7 @@ def test_what_cant_be_served_is_refused_in_one_line(
 
 def test_a_limit_is_an_option_unless_it_is_for_python_alone():
   options = {*flags.options(serve.Serve)}
-  names = {field.name for field in dataclasses.fields(limits.Limits)}
+  names = {field.name for field in dataclasses.fields(server_limits.Limits)}
   alone = {"max_body_bytes", "max_bodies_bytes", "max_items", "max_steps"}
   assert names - options == {*alone, "read_s"}
   assert "limits" not in options
@@ -163,7 +163,7 @@ def test_a_checkpoint_that_says_how_texts_are_cut_keeps_it(
 
 
 def test_a_segmenter_is_of_the_fingerprint_and_of_later_saves(folder):
-  small = limits.Limits(max_tokens=64, max_batch_tokens=64)
+  small = server_limits.Limits(max_tokens=64, max_batch_tokens=64)
   line = segmenters.parse("line")
   model = models.load(folder / "prm", small, segmenter=line)
   alone = models.load(folder / "prm", small)
@@ -202,7 +202,7 @@ def test_a_name_ends_before_what_it_names(tmp_path, monkeypatch):
 
 
 def test_only_a_later_save_of_the_folder_is_loaded_anew(folder):
-  small = limits.Limits(max_tokens=64, max_batch_tokens=64)
+  small = server_limits.Limits(max_tokens=64, max_batch_tokens=64)
   model = models.load(folder / "prm", small, name="tiny")
   assert models.load_newer(model) is None
   newer = models.load_newer(dataclasses.replace(model, step=-1))

@@ -18,12 +18,12 @@ import turns_cases
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.integrations import chats
 from prm_jax.integrations import openrlhf
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
 from prm_jax.integrations import skyrl
 from prm_jax.integrations import token_credit
+from prm_jax.integrations import trainer_chats
 from prm_jax.integrations import trl
 from prm_jax.integrations import turn_rewards
 from prm_jax.integrations import verl
@@ -59,8 +59,10 @@ def test_trl_gets_an_aggregate_of_texts_and_of_chats():
   answers = [[dict(role="assistant", content=text)] for text in TEXTS]
   # What a tool said is no part of a completion.
   answers[0].append(dict(role="tool", content="\n7 [0.1]"))
-  chats = reward(prompts=[scored.CHAT] * 3, completions=answers, **asked)
-  assert texts == chats == [0.625, 1.0, 0.0]
+  trainer_chats = reward(
+    prompts=[scored.CHAT] * 3, completions=answers, **asked
+  )
+  assert texts == trainer_chats == [0.625, 1.0, 0.0]
 
 
 def test_trls_loss_that_takes_no_advantages_of_tokens_is_refused():
@@ -332,7 +334,7 @@ def test_openrlhf_gets_a_tensor_of_the_response_alone():
   reward = openrlhf.reward_func(
     scored.score_texts,
     aggregate="min",
-    problem_of=chats.between(OPEN, CLOSE),
+    problem_of=trainer_chats.between(OPEN, CLOSE),
     ends=(CLOSE, "</s>"),
   )
   query = f"{PROMPT}{TEXTS[0]}{CLOSE}</s>"
@@ -345,7 +347,7 @@ def test_openrlhf_gets_a_tensor_of_the_response_alone():
 
 
 def test_a_question_is_found_in_a_rendered_chat():
-  find = chats.between(OPEN, CLOSE)
+  find = trainer_chats.between(OPEN, CLOSE)
   earlier = f"{OPEN}hello{CLOSE}\n<|im_start|>assistant\nyes{CLOSE}\n"
   assert find(earlier + PROMPT) == scored.PROBLEM
   for text in ("plain", OPEN + "no end"):

@@ -9,9 +9,9 @@ import scored
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.integrations import chats
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
+from prm_jax.integrations import trainer_chats
 from prm_jax.rl import returns
 from prm_jax.scoring import scorer as scorer_lib
 
@@ -108,19 +108,19 @@ def test_a_problem_is_the_last_user_turn():
     dict(role="assistant", content="yes"),
     dict(role="user", content=[dict(type="text", text="2 + "), dict(text="3")]),
   ]
-  assert chats.problem_of(chat) == "2 + 3"
-  assert chats.problem_of(tuple(chat[:3])) == "first"
-  assert chats.problem_of("2 + 3") == "2 + 3"
+  assert trainer_chats.problem_of(chat) == "2 + 3"
+  assert trainer_chats.problem_of(tuple(chat[:3])) == "first"
+  assert trainer_chats.problem_of("2 + 3") == "2 + 3"
   with pytest.raises(
     errors.InputError, match=r"'<\|im_start\|>', so it is a ren"
   ):
-    chats.problem_of("<|im_start|>user\n2 + 3<|im_end|>")
+    trainer_chats.problem_of("<|im_start|>user\n2 + 3<|im_end|>")
   parts = [types.SimpleNamespace(text="a"), types.SimpleNamespace(image=1)]
   message = types.SimpleNamespace(role="user", content=parts)
-  assert chats.problem_of([message]) == "a"
-  assert chats.text_of("plain") == "plain"
+  assert trainer_chats.problem_of([message]) == "a"
+  assert trainer_chats.text_of("plain") == "plain"
   with pytest.raises(errors.InputError, match="no user turn"):
-    chats.problem_of(chat[:1])
+    trainer_chats.problem_of(chat[:1])
 
 
 def test_one_score_of_a_response_is_an_aggregate():

@@ -14,12 +14,12 @@ import turns_cases
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.integrations import chats
 from prm_jax.integrations import nemo_gym
 from prm_jax.integrations import prime_rl
 from prm_jax.integrations import skyrl
 from prm_jax.integrations import slime
 from prm_jax.integrations import token_credit
+from prm_jax.integrations import trainer_chats
 from prm_jax.integrations import tunix
 from prm_jax.integrations import verifiers
 
@@ -352,7 +352,7 @@ def test_slimes_reward_is_that_of_its_turns():
   rm = slime.turn_rm(
     score,
     turns_cases.DECODE,
-    problem_of=chats.between("<user>", "</user>"),
+    problem_of=trainer_chats.between("<user>", "</user>"),
     messages_of=lambda sample: sample.metadata["messages"],
   )
   sample = slime_sample(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from prm_jax.scoring import row_shapes
-from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models
+from prm_jax.serving import server_limits as limits_lib
 
 
 @pytest.mark.parametrize("max_tokens,batch_tokens", [(96, 512), (2048, 8192)])

@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from prm_jax.models import model_config
-from prm_jax.serving import limits as limits_lib
+from prm_jax.serving import server_limits as limits_lib
 from prm_jax.text import tokenizer as tokenizer_lib
 
 BYTES = tokenizer_lib.Bytes()

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 import pytest
 
-from prm_jax.serving import chats
+from prm_jax.serving import chat_requests
 from prm_jax.serving import refusals
 from prm_jax.text import own_form
 from prm_jax.text import policy_templates
@@ -58,7 +58,7 @@ def _prompt(template, problem):
 
 def _read(template, text):
   try:
-    return chats.reader(template).read(text, "text")
+    return chat_requests.reader(template).read(text, "text")
   except refusals.RefusedError as e:
     assert (e.status, e.where) == (400, "text")
     return None
@@ -87,7 +87,9 @@ def test_a_rendered_chat_is_read_as_its_problem_and_response(
   found = _read(template, prompt + response + end)
   assert found in (None, (problem, response))
   try:
-    pair = chats.reader(template).read_pair(prompt, response + end, "prompts")
+    pair = chat_requests.reader(template).read_pair(
+      prompt, response + end, "prompts"
+    )
   except refusals.RefusedError:
     pair = None
   assert pair in (None, (problem, response))
@@ -132,7 +134,7 @@ def test_the_text_before_the_end_of_an_orms_chat_is_no_response(end):
     one_text=True,
   )
   prompt = "<s>[INST] 2 + 2? [/INST] "
-  reader, expected = chats.reader(orm), ("2 + 2?", RESPONSE)
+  reader, expected = chat_requests.reader(orm), ("2 + 2?", RESPONSE)
   assert _read(orm, f"{prompt}{RESPONSE}{end}") == expected
   assert reader.read_pair(prompt, f"{RESPONSE}{end}", "prompts") == expected
   assert reader.read_response(f"{RESPONSE}{end}", "responses") == RESPONSE
@@ -164,7 +166,7 @@ def test_a_model_with_a_chat_reads_no_other_system_turn():
 
 def _steps(template, text):
   """Returns the steps of a chat with a mark after each; None if refused."""
-  reader, turns = chats.reader(template), _read(template, text)
+  reader, turns = chat_requests.reader(template), _read(template, text)
   assert turns.problem == "2 + 2?"
   try:
     return reader.read_steps(turns.response, "text")
@@ -198,7 +200,7 @@ def test_a_text_after_the_last_mark_is_refused():
 
 
 def test_letters_are_a_mark_at_the_end_of_a_line_alone():
-  read = chats.reader(own_form.OWN).read_steps
+  read = chat_requests.reader(own_form.OWN).read_steps
   assert read("So 4. ки\nAnswer 4 ки", "x") == ("So 4.", "Answer 4")
   assert read("So 4. ки\nAnswer 4 ки\n", "x") == ("So 4.", "Answer 4")
   for end in ("\r\n", " \n", " \r\n", "\n\n"):
@@ -220,7 +222,7 @@ def test_letters_are_a_mark_at_the_end_of_a_line_alone():
 )
 @pytest.mark.parametrize("template", [own_form.OWN, templates.qwen_prm()])
 def test_a_mark_without_a_step_before_it_is_refused(text, number, template):
-  read = chats.reader(template).read_steps
+  read = chat_requests.reader(template).read_steps
   with pytest.raises(refusals.RefusedError, match=f"step {number} .*empty"):
     read(text, "x")
 
@@ -231,11 +233,17 @@ def test_a_prompt_without_a_chat_is_the_problem_itself():
     templates.skywork(),
     policy_templates.qwen2_5(),
   ):
-    read = chats.reader(template).read_pair
+    read = chat_requests.reader(template).read_pair
     assert read("2 + 2?", "4", "prompts") == ("2 + 2?", "4")
-  assert chats.reader(own_form.OWN).read_pair("2?", "4</s>", "x") == ("2?", "4")
+  assert chat_requests.reader(own_form.OWN).read_pair("2?", "4</s>", "x") == (
+    "2?",
+    "4",
+  )
   less = "Is |x|<|y| or |x|>|y|?"
-  assert chats.reader(own_form.OWN).read_pair(less, "4", "x") == (less, "4")
+  assert chat_requests.reader(own_form.OWN).read_pair(less, "4", "x") == (
+    less,
+    "4",
+  )
 
 
 BAD_PROMPTS = {
@@ -279,10 +287,10 @@ BAD_PROMPTS = {
 def test_what_no_template_writes_is_refused(name):
   template, prompt, rest = BAD_PROMPTS[name]
   with pytest.raises(refusals.RefusedError) as e:
-    chats.reader(template).read_pair(prompt, rest, "prompts[3]")
+    chat_requests.reader(template).read_pair(prompt, rest, "prompts[3]")
   assert (e.value.status, e.value.where) == (400, "prompts[3]")
   with pytest.raises(refusals.RefusedError, match="send the problem"):
-    chats.reader(template).read(prompt + rest, "query[3]")
+    chat_requests.reader(template).read(prompt + rest, "query[3]")
 
 
 def test_text_without_a_chat_says_not_where_its_problem_ends():

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
 
-from prm_jax.serving import fields
+from prm_jax.serving import declarations
 from prm_jax.serving import refusals
 from prm_jax.serving import routes
 
@@ -44,7 +44,7 @@ KINDS = [
     *("a list of texts", [], [None]),
   ),
   (
-    Annotated[list[bool], fields.SOME],
+    Annotated[list[bool], declarations.SOME],
     dict(type="array", items=dict(type="boolean"), minItems=1),
     *("a list of one or more (true or false)", [True], []),
   ),
@@ -88,31 +88,33 @@ def test_a_type_is_a_schema_with_words_and_a_check(
   kind, schema, words, good, bad
 ):
   kind = type(None) if kind is None else kind
-  assert fields.schema(kind) == schema
-  assert fields.in_words(schema) == words
-  fields.check(good, schema)
+  assert declarations.schema(kind) == schema
+  assert declarations.in_words(schema) == words
+  declarations.check(good, schema)
   with pytest.raises(refusals.RefusedError):
-    fields.check(bad, schema)
+    declarations.check(bad, schema)
 
 
 def test_a_record_is_closed_unless_it_says_so():
   more = dict(name="x", other=1)
-  fields.check(more, fields.schema(Annotated[_Whole, fields.OPEN]))
+  declarations.check(
+    more, declarations.schema(Annotated[_Whole, declarations.OPEN])
+  )
   with pytest.raises(refusals.RefusedError, match="'other'; there are name, s"):
-    fields.check(more, fields.schema(_Whole))
+    declarations.check(more, declarations.schema(_Whole))
 
 
 def test_a_field_of_another_reader_is_checked_only_if_it_is_empty():
-  schema = fields.schema(fields.Later[str | None])
+  schema = declarations.schema(declarations.Later[str | None])
   for value in (3, ["x"], "", None):
-    fields.check(value, schema)
+    declarations.check(value, schema)
   with pytest.raises(refusals.RefusedError, match="a text or null"):
-    fields.check(0, schema)
+    declarations.check(0, schema)
 
 
 def test_a_field_without_an_explanation_cannot_be_declared():
   with pytest.raises(KeyError, match="name"):
-    fields.schema(_Silent)
+    declarations.schema(_Silent)
 
 
 def _described(schema):

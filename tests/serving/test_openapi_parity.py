@@ -5,7 +5,7 @@ import random
 import golden_requests
 import pytest
 
-from prm_jax.serving import fields
+from prm_jax.serving import declarations
 from prm_jax.serving import refusals
 from prm_jax.serving import routes
 
@@ -72,7 +72,7 @@ def test_we_refuse_what_the_document_does_not_allow(of_path):
     body = golden_requests.changed(golden.body, draw, values)
     schema = of_path[_plain(golden)][0]
     try:
-      fields.check(body, schema.schema)
+      declarations.check(body, schema.schema)
       is_right = True
     except refusals.RefusedError:
       is_right = False

@@ -22,9 +22,9 @@ from prm_jax.huggingface import import_policy
 from prm_jax.models import transformer
 from prm_jax.scoring import prefix_shapes
 from prm_jax.scoring import scorer as scorer_lib
-from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models as models_lib
 from prm_jax.serving import score_api
+from prm_jax.serving import server_limits as limits_lib
 from prm_jax.text import encoding
 from prm_jax.text import policy_templates
 from prm_jax.text import segmenters

@@ -19,13 +19,13 @@ from prm_jax import errors
 from prm_jax.labelling import judge_prompts
 from prm_jax.scoring import score_sources
 from prm_jax.serving import app as app_lib
-from prm_jax.serving import fields
+from prm_jax.serving import declarations
 from prm_jax.serving import judges
 from prm_jax.serving import models as models_lib
 from prm_jax.serving import refusals
 from prm_jax.serving import routes
+from prm_jax.serving import served_sources
 from prm_jax.serving import server as server_lib
-from prm_jax.serving import sources
 from prm_jax.serving import threads
 from prm_jax.text import segmenters
 
@@ -116,7 +116,7 @@ def _serving(*of, limits=served.LIMITS, models=()):
 
 
 def _load(where, name=None, limits=served.LIMITS, **options):
-  return sources.load(where, limits, name=name, **options)
+  return served_sources.load(where, limits, name=name, **options)
 
 
 def _items(*steps):
@@ -142,7 +142,7 @@ JUDGE = dict(model="critic", chat=True, votes=4, max_tokens=9, seed=1)
 def _judge(stub, *votes, **fields):
   """Returns a judge whose answers are `votes`, in turn for each prompt."""
   pathlib.Path("judge.json").write_text(
-    json.dumps(dict(policy=stub.url) | JUDGE | fields)
+    json.dumps(dict(policy=stub.url) | JUDGE | declarations)
   )
   lock, counts = threading.Lock(), {}
 
@@ -183,7 +183,7 @@ def test_each_source_gives_the_scores_that_it_gives_by_itself(gate, stub):
       assert reply["aggregate"] == "product"
       assert reply["usage"]["prompt_tokens"] == 0
       assert [x["num_tokens"] for x in reply["data"]] == [0, 0]
-      fields.check(reply, routes.ALL[0].reply)
+      declarations.check(reply, routes.ALL[0].reply)
     assert reply["data"][0]["judged"] == [True, False]
     _, listed, _ = asked.get("/v1/models")
   assert [(x["id"], x["kind"]) for x in listed["data"]] == [
@@ -191,7 +191,7 @@ def test_each_source_gives_the_scores_that_it_gives_by_itself(gate, stub):
     ("upstream", "server"),
   ]
   assert all("max_tokens" not in x for x in listed["data"])
-  fields.check(listed, routes.MODELS.reply)
+  declarations.check(listed, routes.MODELS.reply)
   prints = [x["model_fingerprint"] for x in listed["data"]]
   assert len({*prints}) == 2
   pathlib.Path("f.py").write_text(FUNCTIONS + "# changed\n")
@@ -354,7 +354,7 @@ def test_functions_and_servers_get_conversations_and_judges_refuse_them(
       dict(message=1, span=[0, 3]),
       dict(message=3, span=[0, 3]),
     ]
-    fields.check(reply, routes.ALL[0].reply)
+    declarations.check(reply, routes.ALL[0].reply)
   (sent,) = (x for x in stub.seen if "messages" in x["items"][0])
   assert sent["items"][0]["steps_are"] == "turns"
   status, reply, _ = replies[2]
@@ -559,7 +559,7 @@ def test_a_server_that_fails_gives_502_or_503_and_no_score(
   gate, stub, caplog, monkeypatch
 ):
   caplog.set_level(logging.DEBUG)
-  monkeypatch.setattr(sources, "TRIES", 1)
+  monkeypatch.setattr(served_sources, "TRIES", 1)
   stub.behave = _scores
   with _serving(_load(stub.url, "upstream")) as asked:
     for behave, wanted, words in UPSTREAM.values():
@@ -580,7 +580,7 @@ def test_a_server_that_fails_gives_502_or_503_and_no_score(
 
 
 def test_a_server_that_is_gone_gives_503(gate, stub, monkeypatch):
-  monkeypatch.setattr(sources, "TRIES", 1)
+  monkeypatch.setattr(served_sources, "TRIES", 1)
   stub.behave = _scores
   source = _load(stub.url, "upstream")
   stub.shutdown()
@@ -597,7 +597,7 @@ def test_a_server_that_is_gone_gives_503(gate, stub, monkeypatch):
 def test_what_a_server_refuses_of_one_client_fails_no_other(
   gate, stub, monkeypatch, status, own
 ):
-  monkeypatch.setattr(sources, "TRIES", 1)
+  monkeypatch.setattr(served_sources, "TRIES", 1)
 
   def behave(handler, body, times):
     if any("long" in item["steps"] for item in body["items"]):
@@ -617,7 +617,7 @@ def test_what_a_server_refuses_of_one_client_fails_no_other(
 
 
 def test_what_isnt_a_solutions_fault_is_asked_for_once(gate, stub, monkeypatch):
-  monkeypatch.setattr(sources, "TRIES", 1)
+  monkeypatch.setattr(served_sources, "TRIES", 1)
   stub.behave = _scores
   source = _load(stub.url, "up")
   batch = [source.prepare(prm_jax.Solution("0", "1?", ("2",)), "")] * 4
@@ -721,7 +721,7 @@ def test_a_file_that_describes_no_judge_is_refused(
   gate, stub, monkeypatch, fields, words
 ):
   monkeypatch.delenv("NO_KEY", raising=False)
-  path = _judge(stub, "", **fields)
+  path = _judge(stub, "", **declarations)
   with pytest.raises(errors.InputError, match=r"judge\.json: ") as e:
     _load(path)
   assert words in str(e.value)
@@ -740,8 +740,8 @@ def test_a_judge_has_an_address_and_a_model(gate):
 
 def test_a_judges_fingerprint_is_of_what_it_is_asked(gate, stub):
   prints = {
-    _load(_judge(stub, "", **fields)).fingerprint
-    for fields in ({}, dict(concurrency=3), dict(votes=5), dict(seed=2))
+    _load(_judge(stub, "", **declarations)).fingerprint
+    for declarations in ({}, dict(concurrency=3), dict(votes=5), dict(seed=2))
   }
   assert len(prints) == 3
 

@@ -22,11 +22,11 @@ from prm_jax.runtime import json_text
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.serving import batching
 from prm_jax.serving import bodies
-from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import metrics
 from prm_jax.serving import metrics as metrics_lib
 from prm_jax.serving import models as models_lib
 from prm_jax.serving import score_api
+from prm_jax.serving import server_limits as limits_lib
 
 SECRET = "the text of a client"
 BODY = dict(items=[dict(problem=SECRET, steps=["2"])])

@@ -3,12 +3,12 @@
 import pytest
 
 import prm_jax
-from prm_jax.serving import limits
 from prm_jax.serving import server as server_lib
+from prm_jax.serving import server_limits
 
 
 def test_a_value_loads_what_it_serves_without_a_server():
-  small = limits.Limits(max_batch_solutions=3)
+  small = server_limits.Limits(max_batch_solutions=3)
   verb = prm_jax.Serve("math:exp, log=math:log", limits=small)
   exp, log = (verb.models()[name] for name in ("exp", "log"))
   assert exp.kind == log.kind == "function"

@@ -11,13 +11,13 @@ import served
 
 from prm_jax import voting
 from prm_jax.scoring import scorer
-from prm_jax.serving import fields
+from prm_jax.serving import declarations
 from prm_jax.serving import forms
-from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models as models_lib
 from prm_jax.serving import refusals
 from prm_jax.serving import routes
-from prm_jax.serving.adapters import vllm
+from prm_jax.serving import server_limits as limits_lib
+from prm_jax.serving.adapters import vllm_form
 from prm_jax.text import encoding
 from prm_jax.text import templates
 from prm_jax.text import tokenizer_files
@@ -323,7 +323,7 @@ def test_marked_steps_are_the_steps_of_a_reward_model_with_marks():
     limits_lib.Limits(),
   )
   text = f"{QWEN}so 2<extra_0>then 3\n<extra_0><|im_end|><|endoftext|>"
-  (prepared,) = forms.prepare(vllm.POOLING, dict(input=text), model, "")
+  (prepared,) = forms.prepare(vllm_form.POOLING, dict(input=text), model, "")
   assert prepared.solution.problem == PROBLEM
   assert prepared.solution.steps == ("so 2", "then 3\n")
   mark = tokenizer.control("<extra_0>")
@@ -348,8 +348,8 @@ def test_the_document_describes_the_golden_requests_and_replies(running):
   _, document, _ = running.get("/openapi.json")
   for golden in GOLDEN.values():
     asked, replied = _schemas(document, golden.path)
-    fields.check(golden.body, asked)
-    fields.check(running.post(golden.bytes, golden.path)[1], replied)
+    declarations.check(golden.body, asked)
+    declarations.check(running.post(golden.bytes, golden.path)[1], replied)
 
 
 def test_each_route_is_in_the_document_as_it_is_declared(running):
@@ -377,10 +377,10 @@ def test_the_document_describes_our_own_routes(running):
     dict(messages=golden_requests.CHAT),
   ]
   body = dict(items=items, aggregate="last")
-  fields.check(body, asked)
-  fields.check(running.post(body)[1], replied)
+  declarations.check(body, asked)
+  declarations.check(running.post(body)[1], replied)
   for path in ("/v1/models", "/openapi.json", "/health"):
-    fields.check(running.get(path)[1], _schemas(document, path, "get")[1])
+    declarations.check(running.get(path)[1], _schemas(document, path, "get")[1])
   assert set(document["paths"]) == {x.path for x in running.server.app().routes}
 
 
@@ -390,11 +390,11 @@ def test_the_document_describes_refusals(running):
   for path, body, status, _, _ in BAD.values():
     of_path = document["paths"][path.partition("?")[0]]["post"]["responses"]
     assert str(status) in of_path
-    fields.check(running.post(body, path)[1], error)
+    declarations.check(running.post(body, path)[1], error)
 
 
 def test_a_form_refuses_what_its_schema_does_not_hold():
   for route in routes.ALL:
     if route.request is not None:
       with pytest.raises(refusals.RefusedError):
-        fields.check(3, route.request)
+        declarations.check(3, route.request)

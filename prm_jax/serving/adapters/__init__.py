@@ -7,16 +7,26 @@ refused; a field that isn't known is, too, as it may be one that was misspelt.
 
 from __future__ import annotations
 
-from prm_jax.serving.adapters import nemo_gym
-from prm_jax.serving.adapters import openrlhf
-from prm_jax.serving.adapters import sglang
-from prm_jax.serving.adapters import slime
-from prm_jax.serving.adapters import tei
-from prm_jax.serving.adapters import vllm
+from prm_jax.serving.adapters import nemo_gym_form
+from prm_jax.serving.adapters import openrlhf_form
+from prm_jax.serving.adapters import sglang_form
+from prm_jax.serving.adapters import slime_form
+from prm_jax.serving.adapters import tei_form
+from prm_jax.serving.adapters import vllm_form
 
 # The last of a path is the form of requests without another's mark.
 FORMS = (
-  *(vllm.POOLING, sglang.CLASSIFY, vllm.CLASSIFY, openrlhf.GET_REWARD),
-  *(sglang.EMBEDDINGS, slime.RM, tei.PREDICT, nemo_gym.VERIFY),
-  *(nemo_gym.SEED_SESSION, nemo_gym.AGGREGATE_METRICS),
+  *(
+    vllm_form.POOLING,
+    sglang_form.CLASSIFY,
+    vllm_form.CLASSIFY,
+    openrlhf_form.GET_REWARD,
+  ),
+  *(
+    sglang_form.EMBEDDINGS,
+    slime_form.RM,
+    tei_form.PREDICT,
+    nemo_gym_form.VERIFY,
+  ),
+  *(nemo_gym_form.SEED_SESSION, nemo_gym_form.AGGREGATE_METRICS),
 )

@@ -30,9 +30,9 @@ from prm_jax.scoring import cached_scorer
 from prm_jax.scoring import score_checks
 from prm_jax.scoring import score_sources
 from prm_jax.serving import judges
-from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models
 from prm_jax.serving import refusals
+from prm_jax.serving import server_limits as limits_lib
 from prm_jax.serving import threads
 from prm_jax.text import encoding
 from prm_jax.text import own_form

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
 
-from prm_jax.serving import chats
-from prm_jax.serving import fields
+from prm_jax.serving import chat_requests
+from prm_jax.serving import declarations
 from prm_jax.serving import forms
 
 
@@ -32,16 +32,20 @@ class _Reply(TypedDict):
     segments: Where each step begins and ends in the response, in characters.
   """
 
-  score: fields.Score
-  step_scores: list[fields.Score]
+  score: declarations.Score
+  step_scores: list[declarations.Score]
   segments: NotRequired[list[tuple[int, int]]]
 
 
-def _read_slime(record: _Request, reader: chats.Reader) -> list[forms.Item]:
+def _read_slime(
+  record: _Request, reader: chat_requests.Reader
+) -> list[forms.Item]:
   prompt, response = record["prompt"], record["response"]
   if isinstance(prompt, list):
     (problem,) = forms.said(prompt, "prompt", "user")
-    turns = chats.Turns(problem, reader.read_response(response, "response"))
+    turns = chat_requests.Turns(
+      problem, reader.read_response(response, "response")
+    )
   else:
     turns = reader.read_pair(prompt, response, "prompt")
   return [forms.Item("response", turns)]
@@ -56,11 +60,11 @@ def _write_slime(asked: forms.Asked) -> _Reply:
 
 
 RM = forms.Form(
-  fields.Route(
+  declarations.Route(
     "/rm",
     "Returns the score of a solution and of its steps; the reward key is score.",
-    fields.schema(_Reply),
-    fields.schema(_Request),
+    declarations.schema(_Reply),
+    declarations.schema(_Request),
     takes_aggregate=True,
     client="slime",
   ),

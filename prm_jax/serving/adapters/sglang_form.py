@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from prm_jax.serving import chats
-from prm_jax.serving import fields
+from prm_jax.serving import chat_requests
+from prm_jax.serving import declarations
 from prm_jax.serving import forms
 
 
@@ -19,8 +19,8 @@ class _Classify(TypedDict):
   """
 
   model: NotRequired[str | None]
-  text: fields.Texts | Annotated[list[tuple[str, str]], fields.SOME]
-  rid: NotRequired[fields.Texts]
+  text: declarations.Texts | Annotated[list[tuple[str, str]], declarations.SOME]
+  rid: NotRequired[declarations.Texts]
 
 
 class _Meta(TypedDict):
@@ -41,11 +41,13 @@ class _Scored(TypedDict):
     meta_info: What was read.
   """
 
-  embedding: tuple[fields.Score]
+  embedding: tuple[declarations.Score]
   meta_info: _Meta
 
 
-def _read_sglang(record: _Classify, reader: chats.Reader) -> list[forms.Item]:
+def _read_sglang(
+  record: _Classify, reader: chat_requests.Reader
+) -> list[forms.Item]:
   return forms.rendered(record["text"], "text", reader)
 
 
@@ -58,11 +60,11 @@ def _write_sglang(asked: forms.Asked) -> _Scored | list[_Scored]:
 
 
 CLASSIFY = forms.Form(
-  fields.Route(
+  declarations.Route(
     "/classify",
     "Returns the score of each solution; of one text not in a list.",
-    fields.schema(_Scored | list[_Scored]),
-    fields.schema(_Classify),
+    declarations.schema(_Scored | list[_Scored]),
+    declarations.schema(_Classify),
     takes_aggregate=True,
     client="SGLang",
   ),
@@ -86,11 +88,11 @@ class _Embed(TypedDict):
   """
 
   model: NotRequired[str | None]
-  input: fields.Texts
+  input: declarations.Texts
   encoding_format: NotRequired[Literal["float"]]
   dimensions: NotRequired[None]
   user: NotRequired[str | None]
-  rid: NotRequired[fields.Texts | None]
+  rid: NotRequired[declarations.Texts | None]
   priority: NotRequired[int | None]
 
 
@@ -105,7 +107,7 @@ class _Embedding(TypedDict):
 
   object: Literal["embedding"]
   index: int
-  embedding: tuple[fields.Score]
+  embedding: tuple[declarations.Score]
 
 
 class _Usage(TypedDict):
@@ -136,7 +138,9 @@ class _Embedded(TypedDict):
   usage: _Usage
 
 
-def _read_embeddings(record: _Embed, reader: chats.Reader) -> list[forms.Item]:
+def _read_embeddings(
+  record: _Embed, reader: chat_requests.Reader
+) -> list[forms.Item]:
   return forms.rendered(record["input"], "input", reader)
 
 
@@ -154,11 +158,11 @@ def _write_embeddings(asked: forms.Asked) -> _Embedded:
 
 
 EMBEDDINGS = forms.Form(
-  fields.Route(
+  declarations.Route(
     "/v1/embeddings",
     "Returns the score of each solution as an embedding of length 1.",
-    fields.schema(_Embedded),
-    fields.schema(_Embed),
+    declarations.schema(_Embedded),
+    declarations.schema(_Embed),
     takes_aggregate=True,
     client="SGLang; verl reads the last of embedding",
   ),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NotRequired, TypedDict
 
-from prm_jax.serving import chats
-from prm_jax.serving import fields
+from prm_jax.serving import chat_requests
+from prm_jax.serving import declarations
 from prm_jax.serving import forms
 from prm_jax.serving import refusals
 
@@ -30,7 +30,7 @@ class _Request(TypedDict):
   """
 
   model: NotRequired[str | None]
-  input: NotRequired[fields.Texts]
+  input: NotRequired[declarations.Texts]
   messages: NotRequired[forms.Messages]
   use_activation: NotRequired[bool | None]
   encoding_format: NotRequired[Literal["float"]]
@@ -97,7 +97,7 @@ class _PooledSteps(TypedDict):
 
   index: int
   object: Literal["pooling"]
-  data: list[tuple[fields.Score, fields.Score]]
+  data: list[tuple[declarations.Score, declarations.Score]]
 
 
 class _Pooling(_Reply):
@@ -122,7 +122,7 @@ class _Class(TypedDict):
 
   index: int
   label: forms.Label
-  probs: tuple[fields.Score]
+  probs: tuple[declarations.Score]
   num_classes: Literal[1]
 
 
@@ -136,13 +136,15 @@ class _Classes(_Reply):
   data: list[_Class]
 
 
-def _read_vllm(record: _Request, reader: chats.Reader) -> list[forms.Item]:
+def _read_vllm(
+  record: _Request, reader: chat_requests.Reader
+) -> list[forms.Item]:
   if ("input" in record) == ("messages" in record):
     raise refusals.invalid("give one of input and messages")
   if "input" in record:
     return forms.rendered(record["input"], "input", reader)
   texts = forms.said(record["messages"], "messages", "user", "assistant")
-  return [forms.Item("messages", chats.Turns(*texts))]
+  return [forms.Item("messages", chat_requests.Turns(*texts))]
 
 
 def _listed(kind: Literal["pooling", "classify"], asked: forms.Asked) -> _Reply:
@@ -167,11 +169,11 @@ def _write_pooling(asked: forms.Asked) -> _Pooling:
 
 
 POOLING = forms.Form(
-  fields.Route(
+  declarations.Route(
     "/pooling",
     "Returns P(wrong) and P(right) of each step.",
-    fields.record(_Reply, _Pooling),
-    fields.record(_Request, _Task),
+    declarations.record(_Reply, _Pooling),
+    declarations.record(_Request, _Task),
     client="vLLM",
   ),
   _read_vllm,
@@ -188,11 +190,11 @@ def _write_classify(asked: forms.Asked) -> _Classes:
 
 
 CLASSIFY = forms.Form(
-  fields.Route(
+  declarations.Route(
     "/classify",
     "Returns the score of each solution.",
-    fields.record(_Reply, _Classes),
-    fields.schema(_Request),
+    declarations.record(_Reply, _Classes),
+    declarations.schema(_Request),
     takes_aggregate=True,
     client="vLLM; verl reads the last of probs",
   ),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
 
-from prm_jax.serving import chats
-from prm_jax.serving import fields
+from prm_jax.serving import chat_requests
+from prm_jax.serving import declarations
 from prm_jax.serving import forms
 from prm_jax.serving import refusals
 
@@ -39,12 +39,14 @@ class _Reply(TypedDict):
     extra_logs: Nothing.
   """
 
-  rewards: list[fields.Score]
-  scores: list[fields.Score]
+  rewards: list[declarations.Score]
+  scores: list[declarations.Score]
   extra_logs: _Nothing
 
 
-def _read_openrlhf(record: _Request, reader: chats.Reader) -> list[forms.Item]:
+def _read_openrlhf(
+  record: _Request, reader: chat_requests.Reader
+) -> list[forms.Item]:
   queries = record["query"]
   prompts, labels = record.get("prompts"), record.get("labels")
   for name, given in (("prompts", prompts), ("labels", labels)):
@@ -72,11 +74,11 @@ def _write_openrlhf(asked: forms.Asked) -> _Reply:
 
 
 GET_REWARD = forms.Form(
-  fields.Route(
+  declarations.Route(
     "/get_reward",
     "Returns the score of each solution.",
-    fields.schema(_Reply),
-    fields.schema(_Request),
+    declarations.schema(_Reply),
+    declarations.schema(_Request),
     takes_aggregate=True,
     client="OpenRLHF",
   ),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from prm_jax.serving import chats
-from prm_jax.serving import fields
+from prm_jax.serving import chat_requests
+from prm_jax.serving import declarations
 from prm_jax.serving import forms
 
-_Sequence = Annotated[list[str], fields.SOME, ("maxItems", 2)]
+_Sequence = Annotated[list[str], declarations.SOME, ("maxItems", 2)]
 
 
 class _Request(TypedDict):
@@ -21,7 +21,7 @@ class _Request(TypedDict):
     truncate: It has no effect: nothing is ever cut.
   """
 
-  inputs: str | _Sequence | Annotated[list[_Sequence], fields.SOME]
+  inputs: str | _Sequence | Annotated[list[_Sequence], declarations.SOME]
   raw_scores: NotRequired[Literal[False]]
   truncate: NotRequired[bool]
 
@@ -34,17 +34,19 @@ class _Prediction(TypedDict):
     label: What the score is the probability of.
   """
 
-  score: fields.Score
+  score: declarations.Score
   label: forms.Label
 
 
-def _read_tei(record: _Request, reader: chats.Reader) -> list[forms.Item]:
+def _read_tei(
+  record: _Request, reader: chat_requests.Reader
+) -> list[forms.Item]:
   inputs = record["inputs"]
   if _is_batch(inputs):
     alone = [x[0] if len(x) == 1 else x for x in inputs]
     return forms.rendered(alone, "inputs", reader)
   if isinstance(inputs, list) and len(inputs) == 2:
-    return [forms.Item("inputs", chats.Turns(*inputs))]
+    return [forms.Item("inputs", chat_requests.Turns(*inputs))]
   return forms.rendered(inputs, "inputs", reader)
 
 
@@ -62,11 +64,11 @@ def _is_batch(inputs: object) -> bool:
 
 
 PREDICT = forms.Form(
-  fields.Route(
+  declarations.Route(
     "/predict",
     "Returns the score of each solution; of a batch in a list.",
-    fields.schema(list[_Prediction] | list[list[_Prediction]]),
-    fields.schema(_Request),
+    declarations.schema(list[_Prediction] | list[list[_Prediction]]),
+    declarations.schema(_Request),
     takes_aggregate=True,
     client="Text Embeddings Inference",
   ),

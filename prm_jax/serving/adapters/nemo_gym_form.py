@@ -12,8 +12,8 @@ import statistics
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from prm_jax import voting
-from prm_jax.serving import chats
-from prm_jax.serving import fields
+from prm_jax.serving import chat_requests
+from prm_jax.serving import declarations
 from prm_jax.serving import forms
 from prm_jax.serving import refusals
 
@@ -38,7 +38,7 @@ class _Answered(TypedDict):
     output: One message of the assistant; reasoning beside it isn't scored.
   """
 
-  output: Annotated[list[dict[str, Any]], fields.SOME]
+  output: Annotated[list[dict[str, Any]], declarations.SOME]
 
 
 class _Episode(TypedDict):
@@ -49,8 +49,8 @@ class _Episode(TypedDict):
     response: What the policy answered.
   """
 
-  responses_create_params: Annotated[_Asked, fields.OPEN]
-  response: Annotated[_Answered, fields.OPEN]
+  responses_create_params: Annotated[_Asked, declarations.OPEN]
+  response: Annotated[_Answered, declarations.OPEN]
 
 
 class _Components(TypedDict):
@@ -63,10 +63,10 @@ class _Components(TypedDict):
     mean: The score by mean.
   """
 
-  product: fields.Score
-  min: fields.Score
-  last: fields.Score
-  mean: fields.Score
+  product: declarations.Score
+  min: declarations.Score
+  last: declarations.Score
+  mean: declarations.Score
 
 
 class _Reward(TypedDict):
@@ -77,11 +77,13 @@ class _Reward(TypedDict):
     reward_components: The score by each aggregate.
   """
 
-  reward: fields.Score
+  reward: declarations.Score
   reward_components: _Components
 
 
-def _read_gym(record: _Episode, reader: chats.Reader) -> list[forms.Item]:
+def _read_gym(
+  record: _Episode, reader: chat_requests.Reader
+) -> list[forms.Item]:
   del reader
   problem = record["responses_create_params"]["input"]
   if not isinstance(problem, str):
@@ -97,12 +99,12 @@ def _read_gym(record: _Episode, reader: chats.Reader) -> list[forms.Item]:
       " server",
       where,
     )
-  fields.check(messages[0], _MESSAGE, where)
+  declarations.check(messages[0], _MESSAGE, where)
   (response,) = forms.said(messages, where, "assistant")
-  return [forms.Item(where, chats.Turns(problem, response))]
+  return [forms.Item(where, chat_requests.Turns(problem, response))]
 
 
-_MESSAGE = fields.schema(forms.Message)
+_MESSAGE = declarations.schema(forms.Message)
 
 
 def _write_gym(asked: forms.Asked) -> forms.Record:
@@ -114,11 +116,11 @@ def _write_gym(asked: forms.Asked) -> forms.Record:
 
 
 VERIFY = forms.Form(
-  fields.Route(
+  declarations.Route(
     "/verify",
     "Returns the request with the score of its solution.",
-    fields.record(_Episode, _Reward) | dict([fields.OPEN]),
-    fields.schema(Annotated[_Episode, fields.OPEN]),
+    declarations.record(_Episode, _Reward) | dict([declarations.OPEN]),
+    declarations.schema(Annotated[_Episode, declarations.OPEN]),
     takes_aggregate=True,
     client="NeMo-Gym",
   ),
@@ -131,17 +133,19 @@ class _Nothing(TypedDict):
   """An empty object."""
 
 
-def _read_nothing(record: Any, reader: chats.Reader) -> list[forms.Item]:
+def _read_nothing(
+  record: Any, reader: chat_requests.Reader
+) -> list[forms.Item]:
   del record, reader
   return []
 
 
 SEED_SESSION = forms.Form(
-  fields.Route(
+  declarations.Route(
     "/seed_session",
     "Returns an empty object: there is nothing to prepare for an episode.",
-    fields.schema(_Nothing),
-    fields.schema(dict),
+    declarations.schema(_Nothing),
+    declarations.schema(dict),
     client="NeMo-Gym",
   ),
   _read_nothing,
@@ -207,7 +211,7 @@ class _Verified(TypedDict):
 
   reward: float
   _ng_task_index: NotRequired[int]
-  response: NotRequired[Annotated[_Left, fields.OPEN]]
+  response: NotRequired[Annotated[_Left, declarations.OPEN]]
 
 
 class _Rollouts(TypedDict):
@@ -217,7 +221,7 @@ class _Rollouts(TypedDict):
     verify_responses: The replies of /verify, without their texts.
   """
 
-  verify_responses: list[Annotated[_Verified, fields.OPEN]]
+  verify_responses: list[Annotated[_Verified, declarations.OPEN]]
 
 
 class _Metrics(TypedDict):
@@ -254,12 +258,12 @@ def _write_metrics(asked: forms.Asked) -> _Metrics:
 
 
 AGGREGATE_METRICS = forms.Form(
-  fields.Route(
+  declarations.Route(
     "/aggregate_metrics",
     "Returns the mean, the largest, the least, the median and the standard"
     " deviation of the numbers of episodes, of each task and of all.",
-    fields.schema(_Metrics),
-    fields.schema(_Rollouts),
+    declarations.schema(_Metrics),
+    declarations.schema(_Rollouts),
     client="NeMo-Gym",
   ),
   _read_nothing,
