@@ -103,10 +103,7 @@ def _names(raw: Mapping[str, Any], source: pathlib.Path) -> list[str]:
   Raises:
     InputError: id2label or label2id isn't of its form, or they differ.
   """
-  given = [
-    _in_order(raw, "id2label", source),
-    _in_order(raw, "label2id", source),
-  ]
+  given = [_in_order(raw, x, source) for x in ("id2label", "label2id")]
   given = [x for x in given if x != [f"LABEL_{i}" for i in range(len(x))]]
   if len(given) == 2 and given[0] != given[1]:
     raise errors.InputError(
