@@ -31,8 +31,8 @@ FAULTS_FIRST := $(addprefix tests/,faults/test_peers.py faults/test_kills.py \
   faults/test_signals.py)
 # What takes most of the time: tests that compile or train models, launch
 # processes, or install things.
-LONG := demo device_check docs huggingface inference models plan rl training \
-  runtime/test_distributed.py test_benchmarks.py test_public_api.py
+LONG := demo device_check docs huggingface models plan policy remote rl scoring \
+  training runtime/test_distributed.py test_benchmarks.py test_public_api.py
 
 .PHONY: demo test test-fast newest package faults soak parity real plan-check lint \
   docs clean setup

@@ -20,9 +20,9 @@ import numpy as np
 import results
 import train_step
 
-from prm_jax.data import packing
 from prm_jax.models import tree_attention
 from prm_jax.models import tree_attention_kernels
+from prm_jax.rows import packing
 
 SIZES = (64, 128, 256, 512, 1024)
 

@@ -25,12 +25,12 @@ import jax
 import numpy as np
 import results
 
-from prm_jax.device_check import models
+from prm_jax.device_check import model_checks
 from prm_jax.device_check import timing
-from prm_jax.inference import drawing
-from prm_jax.inference import engine as engine_lib
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
+from prm_jax.policy import drawing
+from prm_jax.policy import rollout_engine as engine_lib
 
 HERE = pathlib.Path(__file__)
 # The name of a comparison: the case of the older checkout, and that of ours.
@@ -95,7 +95,7 @@ def rollouts(
   def run() -> list[np.ndarray]:
     # One for each call, as RL has it: its parameters are others each time.
     engine = engine_lib.Engine(
-      *(model, params, models.Endless(model.vocab_size)),
+      *(model, params, model_checks.Endless(model.vocab_size)),
       slots=slots,
       reserve=reserve,
     )

@@ -25,12 +25,12 @@ import kernels
 import results
 
 from prm_jax.device_check import shapes
-from prm_jax.inference import drawing
-from prm_jax.inference import engine as engine_lib
-from prm_jax.inference import engine_programs
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import sharding
 from prm_jax.plan import topologies
+from prm_jax.policy import drawing
+from prm_jax.policy import engine_programs
+from prm_jax.policy import rollout_engine as engine_lib
 
 SHAPES = {
   "0.5B": model_config.ModelConfig(

@@ -8,9 +8,9 @@ from flax.core import meta
 import jax
 from jax import numpy as jnp
 
-from prm_jax.inference import engine_programs
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
+from prm_jax.policy import engine_programs
 
 
 class Layout(NamedTuple):

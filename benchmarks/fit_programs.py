@@ -18,24 +18,24 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 
-from prm_jax.data import packing
 from prm_jax.device_check import shapes
-from prm_jax.inference import cached_scorer
-from prm_jax.inference import drawing
-from prm_jax.inference import engine as engine_lib
-from prm_jax.inference import engine_programs
-from prm_jax.inference import page_table
-from prm_jax.inference import policy as policy_lib
-from prm_jax.inference import prefix_programs
-from prm_jax.inference import prefix_shapes
-from prm_jax.inference import row_shapes
-from prm_jax.inference import scorer as scorer_lib
-from prm_jax.models import config as model_config
+from prm_jax.jobs import policies as policy_lib
+from prm_jax.models import model_config as model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
 from prm_jax.plan import compile as plan_compile
-from prm_jax.plan import memory as memory_lib
+from prm_jax.plan import planned_memory as memory_lib
 from prm_jax.plan import topologies
+from prm_jax.policy import drawing
+from prm_jax.policy import engine_programs
+from prm_jax.policy import page_table
+from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.rows import packing
+from prm_jax.scoring import cached_scorer
+from prm_jax.scoring import prefix_programs
+from prm_jax.scoring import prefix_shapes
+from prm_jax.scoring import row_shapes
+from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.training import programs
 
 # Qwen2.5's shapes.

@@ -12,20 +12,20 @@ import jax
 import numpy as np
 
 from prm_jax import batch as batch_lib
-from prm_jax.inference import row_shapes
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import sharding
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import runs
-from prm_jax.rl import config as rl_config
 from prm_jax.rl import experience
+from prm_jax.rl import rl_config as rl_config
+from prm_jax.rl import rl_run as rl_run
+from prm_jax.rl import rl_run_config as rl_run_config
 from prm_jax.rl import rows as rows_lib
-from prm_jax.rl import run as rl_run
-from prm_jax.rl import run_config as rl_run_config
 from prm_jax.rl import updates
 from prm_jax.runtime import verbs
+from prm_jax.scoring import row_shapes
 from prm_jax.training import program as program_lib
-from prm_jax.training import run_config
+from prm_jax.training import train_run_config
 from prm_jax.training import trainable
 
 EXPERIMENTS = pathlib.Path(__file__).parents[1] / "experiments"
@@ -63,12 +63,12 @@ def train(
     "packing.sequence_length": fit_programs.ROW,
   }
   fields["encoding.max_tokens"] = fit_programs.ROW
-  config = run_config.supervised(
+  config = train_run_config.supervised(
     verbs.Config(EXPERIMENTS / "prm800k_qwen2_5_math_7b.py", _overrides(fields))
   )
   types = trainable.types_of(fit_programs.imported(model, "prm"))
   update = runs.update_of(
-    run_config.from_config(config), model.vocab_size, types
+    train_run_config.from_config(config), model.vocab_size, types
   )
 
   def compile_it() -> fit_programs.Needs:

@@ -31,7 +31,7 @@ import fit_updates
 import jax
 import results
 
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.plan import topologies
 from prm_jax.runtime import files
 

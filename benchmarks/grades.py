@@ -20,8 +20,8 @@ import pathlib
 import re
 import time
 
-from prm_jax.grading import answers
 from prm_jax.grading import pool
+from prm_jax.text import answers
 
 _PLAIN = (
   (r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"(\1)/(\2)"),

@@ -23,8 +23,8 @@ import peer
 
 from prm_jax import schema
 from prm_jax.device_check import timing
-from prm_jax.inference import cached_scorer
-from prm_jax.inference import scorer
+from prm_jax.scoring import cached_scorer
+from prm_jax.scoring import scorer
 
 KEPT, EXPANDED, SET = 4, 4, 64
 

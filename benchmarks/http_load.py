@@ -24,8 +24,8 @@ import numpy as np
 import peer
 
 from prm_jax import errors
-from prm_jax.data import encoding
-from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.text import encoding
+from prm_jax.text import tokenizer as tokenizer_lib
 
 ROUTE = "/v1/prm/score"
 JSON = {"Content-Type": "application/json"}

@@ -32,7 +32,7 @@ import tokenizers
 from prm_jax import huggingface
 from prm_jax.device_check import timing
 from prm_jax.huggingface import exchange
-from prm_jax.inference import score
+from prm_jax.jobs import score
 from prm_jax.runtime import compilation_cache
 
 PARTS = ("base", "import", "score")

@@ -29,7 +29,7 @@ import results
 
 from prm_jax import huggingface
 from prm_jax.device_check import timing
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 
 # The shape of Llama 3.2 1B.
 MODEL = model_config.ModelConfig(

@@ -28,13 +28,13 @@ from tokenizers import trainers
 from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
-from prm_jax.data import encoding
-from prm_jax.data import sources
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import class_names
 from prm_jax.huggingface import heads
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
+from prm_jax.records import sources
+from prm_jax.text import encoding
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import prm
 
 END = "<|endoftext|>"

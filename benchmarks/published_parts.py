@@ -27,7 +27,7 @@ def encoding(num: str, num_whole: str, config: str, workdir: str) -> None:
   `num_whole` as whole texts.
   """
   from prm_jax import trainer
-  from prm_jax.data import text_cuts
+  from prm_jax.text import text_cuts
   from prm_jax.training import batches
 
   encode_rows = batches.encode_rows
@@ -76,8 +76,8 @@ def layers(folder: str, form: str, dtype: str) -> None:
   import numpy as np
 
   from prm_jax import batch as batch_lib
+  from prm_jax.checkpoints import held
   from prm_jax.checkpoints import model_json
-  from prm_jax.inference import held
   from prm_jax.models import transformer
   from prm_jax.training import programs
 

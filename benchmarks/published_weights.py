@@ -31,8 +31,8 @@ import real_sampling
 import results
 
 from prm_jax import errors
-from prm_jax.data.formats import gsm8k
-from prm_jax.data.formats import jsonl
+from prm_jax.datasets.formats import gsm8k
+from prm_jax.records import jsonl
 
 HERE = pathlib.Path(__file__).resolve().parent
 SMOL, QWEN = "smollm2-135m", "qwen2.5-coder-0.5b"

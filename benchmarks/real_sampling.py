@@ -40,8 +40,8 @@ def ours(args: argparse.Namespace) -> dict[str, Any]:
   import jax
 
   from prm_jax import schema
-  from prm_jax.inference import engine as engine_lib
-  from prm_jax.inference import sampler
+  from prm_jax.policy import rollout_engine as engine_lib
+  from prm_jax.policy import sampler
   from prm_jax.runtime import compilation_cache
 
   compilation_cache.enable()

@@ -21,16 +21,16 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.inference import codecs
-from prm_jax.inference import drawing
-from prm_jax.inference import engine as engine_lib
-from prm_jax.inference import engine_programs
+from prm_jax.policy import codecs
+from prm_jax.policy import drawing
+from prm_jax.policy import engine_programs
+from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.search import engine as search_engine
-from prm_jax.search import limits as limits_lib
-from prm_jax.search import models
 from prm_jax.search import rules
+from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
+from prm_jax.text import tokenizer as tokenizer_lib
 
 # The fewest steps of the wanted length that a problem must have.
 LEAST_STEPS = 8
@@ -108,8 +108,8 @@ def record(
   return search_engine.search(
     problems,
     rules.Beam(args.keep, args.expand),
-    {tree_lib.POLICY: models.Policy(step, step)},
-    models.Verifier(score),
+    {tree_lib.POLICY: search_models.Policy(step, step)},
+    search_models.Verifier(score),
     limits_lib.Limits(max_steps=args.depth),
     seed=args.seed,
   )

@@ -24,23 +24,23 @@ import numpy as np
 import results
 
 from prm_jax import schema
-from prm_jax.data import encoding
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.device_check import timing
-from prm_jax.inference import codecs
-from prm_jax.inference import scorer as scorer_lib
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
-from prm_jax.rl import config as rl_config
+from prm_jax.policy import codecs
 from prm_jax.rl import credit
 from prm_jax.rl import experience
 from prm_jax.rl import hacking_monitor
-from prm_jax.rl import losses
+from prm_jax.rl import policy_losses
 from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import rl_config as rl_config
+from prm_jax.rl import rl_run as rl_run
 from prm_jax.rl import rollout as rollout_lib
-from prm_jax.rl import run as rl_run
 from prm_jax.rl import updates
+from prm_jax.scoring import scorer as scorer_lib
+from prm_jax.text import encoding
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import batches
 from prm_jax.training import loop
 from prm_jax.training import optimizer as optimizer_lib
@@ -79,7 +79,7 @@ def make_config(args: argparse.Namespace) -> rl_config.RLConfig:
     ),
     rewards=rewards_lib.RewardConfig(prm=1.0),
     credit=credit.CreditConfig(returns="min_to_go"),
-    loss=losses.LossConfig(kl_placement="reward", kl=0.02),
+    loss=policy_losses.LossConfig(kl_placement="reward", kl=0.02),
     packing=batches.PackingConfig(
       args.rows, args.sequence_length, share_prefixes=True
     ),

@@ -32,19 +32,19 @@ import transformers_generate
 from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
-from prm_jax.data import segmenters
-from prm_jax.data import sources
-from prm_jax.data import step_automaton
-from prm_jax.data import token_bytes
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.device_check import models
+from prm_jax.device_check import model_checks
 from prm_jax.device_check import timing
-from prm_jax.inference import codecs
-from prm_jax.inference import engine as engine_lib
-from prm_jax.inference import engine_programs
-from prm_jax.inference import sampler
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
+from prm_jax.policy import codecs
+from prm_jax.policy import engine_programs
+from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import sampler
+from prm_jax.records import sources
+from prm_jax.text import segmenters
+from prm_jax.text import step_automaton
+from prm_jax.text import token_bytes
+from prm_jax.text import tokenizer as tokenizer_lib
 
 # The shape of Qwen2.5-0.5B, as its config.json has it.
 QWEN = model_config.ModelConfig(
@@ -113,7 +113,7 @@ def lengths(args: argparse.Namespace) -> dict[str, Any]:
   prompts = np.stack([r.prompt for r in requests])
   budget = sampler.Sampling(4 * args.mean_tokens)
   key = jax.random.key(args.seed)
-  endless = models.Endless(model.vocab_size)
+  endless = model_checks.Endless(model.vocab_size)
   engine = engine_lib.Engine(
     model, params, endless, slots=args.slots, chunk=args.chunk
   )
@@ -210,7 +210,7 @@ def imported(args: argparse.Namespace) -> dict[str, Any]:
     params, _ = huggingface.load_params(opened, config.family, config.model)
     peer = transformers_generate.load(folder)
   engine = engine_lib.Engine(
-    *(config.model, params, models.Endless(shape.vocab_size)),
+    *(config.model, params, model_checks.Endless(shape.vocab_size)),
     slots=args.slots,
     chunk=args.chunk,
   )
@@ -263,7 +263,7 @@ def stops(args: argparse.Namespace) -> dict[str, Any]:
   plain = engine_lib.Engine(
     model,
     params,
-    models.Endless(model.vocab_size),
+    model_checks.Endless(model.vocab_size),
     slots=args.slots,
     chunk=args.chunk,
   )

@@ -27,9 +27,9 @@ import train_step
 
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
-from prm_jax.data import encoding
-from prm_jax.inference import cached_scorer
-from prm_jax.inference import scorer as scorer_lib
+from prm_jax.scoring import cached_scorer
+from prm_jax.scoring import scorer as scorer_lib
+from prm_jax.text import encoding
 from prm_jax.training import programs
 
 EACH = 4  # solutions of a problem

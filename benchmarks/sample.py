@@ -2,7 +2,7 @@
 
   python benchmarks/sample.py [--checkpoint=runs/demo/policy] [--output=FILE]
 
-Many samples of each problem, one prefill a problem (inference/sampler.py).
+Many samples of each problem, one prefill a problem (policy/sampler.py).
 Without a checkpoint the policy has the demo's shape and random weights: the same
 work per token, but it hardly ever ends a solution, so that few wait for others and
 tokens/s come out higher than a trained policy's. Nothing here asserts a time.
@@ -22,14 +22,14 @@ import results
 
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
-from prm_jax.data import encoding
-from prm_jax.demo import run as demo_run
-from prm_jax.demo import run_config as demo_run_config
+from prm_jax.demo import demo_run as demo_run
+from prm_jax.demo import demo_run_config as demo_run_config
 from prm_jax.device_check import timing
-from prm_jax.inference import sampler as sampler_lib
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
+from prm_jax.policy import sampler as sampler_lib
 from prm_jax.runtime import config_files
+from prm_jax.text import encoding
 from prm_jax.training import programs
 
 CONFIG = pathlib.Path(__file__).parent.parent / "experiments/arithmetic.py"

@@ -30,10 +30,10 @@ import train_step
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import encoding
-from prm_jax.data import packing
 from prm_jax.device_check import timing
-from prm_jax.inference import scorer
+from prm_jax.rows import packing
+from prm_jax.scoring import scorer
+from prm_jax.text import encoding
 
 SUITES = dict(
   solutions=train_step.PHASE2,

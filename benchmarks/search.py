@@ -35,15 +35,15 @@ import train_step
 from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.device_check import timing
-from prm_jax.inference import cached_scorer
-from prm_jax.inference import engine as engine_lib
-from prm_jax.inference import sampler
-from prm_jax.inference import scorer
 from prm_jax.models import transformer
+from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import sampler
+from prm_jax.scoring import cached_scorer
+from prm_jax.scoring import scorer
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine as search_engine
-from prm_jax.search import limits as limits_lib
-from prm_jax.search import models
+from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 
 TOLERANCE = 1e-4
@@ -166,14 +166,14 @@ def by_engine(
     encoded = prm.encode(solution)
     return encoded.tokens[: encoded.step_end[-1] + 1]
 
-  writer = models.Policy(
+  writer = search_models.Policy(
     *(step, step),
     encode=lambda prefix: policy.codec.prompt(prefix).tokens,
     cost=bill_lib.cost_of(engine.config, writes=True),
   )
   writers = {tree_lib.POLICY: writer}
   cost = bill_lib.cost_of(prm.config, writes=False)
-  verifier = models.Verifier(score, encode=encode, cost=cost)
+  verifier = search_models.Verifier(score, encode=encode, cost=cost)
   rule = recorded.Replay({tree.problem.id: tree for tree in trees})
   limits = limits_lib.Limits(max_steps=args.depth)
 

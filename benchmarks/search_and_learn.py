@@ -18,10 +18,10 @@ import recorded
 import transformers_generate
 
 from prm_jax import schema
-from prm_jax.data import encoding
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.inference import codecs
+from prm_jax.policy import codecs
 from prm_jax.search import tree as tree_lib
+from prm_jax.text import encoding
+from prm_jax.text import tokenizer as tokenizer_lib
 
 Write = Callable[
   [Sequence[np.ndarray], Sequence[Sequence[int]]], list[list[int]]

@@ -37,8 +37,8 @@ import train_step
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.device_check import timing
-from prm_jax.inference import cached_scorer
-from prm_jax.inference import scorer as scorer_lib
+from prm_jax.scoring import cached_scorer
+from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.serving import app as app_lib
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models as models_lib

@@ -25,14 +25,14 @@ import numpy as np
 import results
 
 from prm_jax import errors
-from prm_jax.data import sources
-from prm_jax.data.formats import jsonl
 from prm_jax.demo import default_config
-from prm_jax.demo import run_config as demo_run_config
+from prm_jax.demo import demo_run_config as demo_run_config
+from prm_jax.records import jsonl
+from prm_jax.records import sources
 from prm_jax.runtime import compilation_cache
 from prm_jax.runtime import config_files
 from prm_jax.testbed import arithmetic
-from prm_jax.training import run as training_run
+from prm_jax.training import train_run
 
 SOLUTIONS = 20
 
@@ -56,7 +56,7 @@ def make_checkpoint(folder: pathlib.Path) -> None:
   words = sources.TokenizerConfig(
     vocab_size=config.vocabulary, model_type="word"
   )
-  training_run.train(
+  train_run.train(
     dataclasses.replace(run, fit=fit),
     solutions,
     sources.make_tokenizer(words, solutions),

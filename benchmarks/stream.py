@@ -26,17 +26,17 @@ from typing import Any
 import results
 
 from prm_jax import schema
-from prm_jax.data import encoding
-from prm_jax.data import sources
-from prm_jax.data import tfds_records
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.data.formats import jsonl
+from prm_jax.datasets import tfds_records
 from prm_jax.device_check import timing
+from prm_jax.records import jsonl
+from prm_jax.records import sources
+from prm_jax.text import encoding
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import batches as batches_lib
-from prm_jax.training import config as training_config
 from prm_jax.training import loop
 from prm_jax.training import optimizer
 from prm_jax.training import prm
+from prm_jax.training import train_config
 
 PHASES = ("imports", "write", "first start", "second start", "lists")
 
@@ -64,11 +64,11 @@ def solutions(num: int) -> Iterator[schema.Solution]:
     )
 
 
-def config(args: argparse.Namespace) -> training_config.TrainConfig:
+def config(args: argparse.Namespace) -> train_config.TrainConfig:
   model = dict(
     d_model=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, d_ff=8
   )
-  return training_config.TrainConfig(
+  return train_config.TrainConfig(
     objective=prm.PRMConfig(),
     seed=args.seed,
     model=model,

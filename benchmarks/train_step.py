@@ -28,14 +28,14 @@ import results
 
 from prm_jax import batch as batch_lib
 from prm_jax import errors
-from prm_jax.data import encoding
-from prm_jax.data import packing
-from prm_jax.data import sources
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.device_check import timing
-from prm_jax.device_check import updates
+from prm_jax.device_check import update_checks
 from prm_jax.models import blockwise_attention
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
+from prm_jax.records import sources
+from prm_jax.rows import packing
+from prm_jax.text import encoding
+from prm_jax.text import tokenizer as tokenizer_lib
 
 SUITES = ("padded_packed_tree", "labels", "peak")
 PHASE1 = "prm800k/phase1_train.jsonl.gz"
@@ -207,8 +207,8 @@ def _work(
     )
     squares += B * num * num
     blocks += int(np.maximum(last - np.arange(num), 0).sum())
-    flops += updates.matmul_flops(model, B * T, T)
-    others += updates.matmul_flops(model, B * T, 0)
+    flops += update_checks.matmul_flops(model, B * T, T)
+    others += update_checks.matmul_flops(model, B * T, 0)
   return dict(
     attention_flops=1 - others / flops,
     attended_pairs=pairs / area,
@@ -252,7 +252,7 @@ def compare(
 
   amounts: what an epoch holds, whatever its layout.
   """
-  run = updates.Updates(model, args.seed)
+  run = update_checks.Updates(model, args.seed)
   timed = [batch for layout in layouts.values() for batch in layout.batches]
   run(list({batch.tokens.shape: batch for batch in timed}.values()))
   runs = {
@@ -347,7 +347,7 @@ def peak(args: argparse.Namespace) -> dict[str, Any]:
   )
   square = jnp.asarray(random.random((MATMUL, MATMUL), np.float32))
   product = jax.jit(jnp.matmul)
-  run = updates.Updates(model, args.seed)
+  run = update_checks.Updates(model, args.seed)
   turns = dict(
     matmul=lambda: product(square, square).block_until_ready(),
     update=lambda: run([rows]),
@@ -356,8 +356,8 @@ def peak(args: argparse.Namespace) -> dict[str, Any]:
   costs = timing.alternate(turns, args.rounds)
   flops = dict(
     matmul=2.0 * MATMUL**3,
-    causal=updates.matmul_flops(model, B * T, T / 2),
-    dense=updates.matmul_flops(model, B * T, T),
+    causal=update_checks.matmul_flops(model, B * T, T / 2),
+    dense=update_checks.matmul_flops(model, B * T, T),
   )
   update, matmul = costs["update"], costs["matmul"]
   measured = {

@@ -30,10 +30,10 @@ import results
 import train_step
 
 from prm_jax import schema
-from prm_jax.data import encoding
-from prm_jax.data import packing
 from prm_jax.device_check import timing
-from prm_jax.device_check import updates
+from prm_jax.device_check import update_checks
+from prm_jax.rows import packing
+from prm_jax.text import encoding
 from prm_jax.training import optimizer
 
 DATA = dict(solutions=train_step.PHASE2, alternatives=train_step.PHASE1)
@@ -314,7 +314,7 @@ def check_same(
   )
   differences = {}
   for name, batch in layouts.items():
-    run = updates.Updates(model.config, args.seed, optimizer=OPTIMIZER)
+    run = update_checks.Updates(model.config, args.seed, optimizer=OPTIMIZER)
     run.start(model.params)
     metrics = run([batch]) + run([batch])
     differences[name] = differ = dict(
@@ -378,7 +378,7 @@ def measure(
   for name in args.ours:
     layout, _, dtype = name.partition("_")
     config = dataclasses.replace(model.config, compute_dtype=dtype)
-    update = updates.Updates(config, args.seed, optimizer=OPTIMIZER)
+    update = update_checks.Updates(config, args.seed, optimizer=OPTIMIZER)
     update.start(model.params)
     runs[name] = functools.partial(update, layouts[layout].batches)
   for run in runs.values():

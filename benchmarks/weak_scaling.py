@@ -19,13 +19,13 @@ import jax
 import results
 
 from prm_jax.plan import compile as plan_compile
+from prm_jax.plan import plan_tables as plan_tables
 from prm_jax.plan import runs
-from prm_jax.plan import tables as plan_tables
 from prm_jax.plan import topologies
 from prm_jax.reports import plot
 from prm_jax.runtime import files
 from prm_jax.runtime import verbs
-from prm_jax.training import run_config
+from prm_jax.training import train_run_config
 
 CONFIG = "experiments/prm800k_qwen2_5_math_1_5b.py"
 # fsdp stays at 16 at most: slices of a kernel keep whole tiles.
@@ -46,9 +46,11 @@ def plan(name: str, overrides: list[str]) -> plan_compile.Plan:
     f"packing.batch_size={topology.size}",
     f"mesh=({topology.size // fsdp}, {fsdp}, 1)",
   ]
-  config = run_config.supervised(verbs.Config(CONFIG, tuple(fields)))
+  config = train_run_config.supervised(verbs.Config(CONFIG, tuple(fields)))
   return plan_compile.of_update(
-    runs.update_of(run_config.from_config(config), config.tokenizer.vocab_size),
+    runs.update_of(
+      train_run_config.from_config(config), config.tokenizer.vocab_size
+    ),
     topology,
     topologies.devices(topology),
   )

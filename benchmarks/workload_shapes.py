@@ -24,8 +24,8 @@ import pathlib
 import train_step
 
 import prm_jax
-from prm_jax.data import encoding
 from prm_jax.device_check import workloads
+from prm_jax.text import encoding
 
 # Packed tokens: enough for three updates of 16 rows of 4,096, also as trees.
 TOKENS = dict(solutions=250_000, alternatives=1_400_000)

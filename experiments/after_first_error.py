@@ -28,14 +28,14 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.demo import run as demo_run
-from prm_jax.demo import run_config as demo_run_config
+from prm_jax.demo import demo_run as demo_run
+from prm_jax.demo import demo_run_config as demo_run_config
 from prm_jax.evaluation import step_metrics
-from prm_jax.inference import scorer
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
-from prm_jax.training import run as training_run
+from prm_jax.scoring import scorer
+from prm_jax.training import train_run
 
 WAYS = ("ignore", "bad")
 
@@ -117,7 +117,7 @@ def points_of_seed(
     objective = dataclasses.replace(run.objective, labels=labels)
     run = dataclasses.replace(run, objective=objective)
     with phase(way, resumes=True):
-      model, params = training_run.train(
+      model, params = train_run.train(
         run, solutions, inputs.tokenizer, workdir / way, init_from=base
       )
     prm = scorer.Scorer(

@@ -25,17 +25,17 @@ import jax
 import labelling_testbed as testbed
 import ml_collections
 
-from prm_jax.demo import run as demo_run
-from prm_jax.demo import run_config as demo_run_config
+from prm_jax.demo import demo_run as demo_run
+from prm_jax.demo import demo_run_config as demo_run_config
 from prm_jax.evaluation import step_metrics
-from prm_jax.inference import scorer
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
-from prm_jax.training import config as training_config
-from prm_jax.training import run as training_run
+from prm_jax.scoring import scorer
+from prm_jax.training import train_config
+from prm_jax.training import train_run
 from prm_jax.training import trainable as trainable_lib
 
 OUTPUT = pathlib.Path("docs/results/lora.json")
@@ -62,8 +62,8 @@ def get_config() -> ml_collections.ConfigDict:
 
 
 def ways(
-  c: ml_collections.ConfigDict, prm: training_config.TrainConfig
-) -> dict[str, list[training_config.TrainConfig]]:
+  c: ml_collections.ConfigDict, prm: train_config.TrainConfig
+) -> dict[str, list[train_config.TrainConfig]]:
   """Returns the stages of each way to train, of equal updates in all."""
 
   def stage(trainable: str, peak_lr: float, share: float = 1.0, **model: Any):
@@ -163,7 +163,7 @@ def _points(
     params, costs = base, []
     with phase(name, resumes=True):
       for k, run in enumerate(stages):
-        model, params = training_run.train(
+        model, params = train_run.train(
           run,
           solutions,
           inputs.tokenizer,
@@ -192,10 +192,10 @@ def _points(
 
 
 def _cost(
-  run: training_config.TrainConfig, model: model_config.ModelConfig
+  run: train_config.TrainConfig, model: model_config.ModelConfig
 ) -> dict[str, Any]:
   """Returns what a stage trains, and the bytes of its optimizer's state."""
-  program = training_config.make_program(run, model)
+  program = train_config.make_program(run, model)
   state = meta.unbox(jax.eval_shape(program.init, jax.random.key(0)))
   trained, _ = trainable_lib.split(state.params, program.trains)
   counts = [

@@ -27,15 +27,15 @@ import ml_collections
 
 from prm_jax import errors
 from prm_jax.demo import comparison
-from prm_jax.demo import run as demo_run
-from prm_jax.demo import run_config as demo_run_config
-from prm_jax.inference import scorer
+from prm_jax.demo import demo_run as demo_run
+from prm_jax.demo import demo_run_config as demo_run_config
 from prm_jax.reports import plot
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
-from prm_jax.training import run as training_run
+from prm_jax.scoring import scorer
+from prm_jax.training import train_run
 
 SIZES = (400, 1_600, 6_400, 25_600)
 MODELS = ("prm", "orm")
@@ -184,7 +184,7 @@ def _points_of_seed(c, workdir, seed, todo):
       for name in MODELS:
         run = config.runs[name]
         folder = workdir / f"{mixture}-{size}-{name}"
-        model, params = training_run.train(
+        model, params = train_run.train(
           run, drawn[:size], inputs.tokenizer, folder, init_from=base
         )
         trained = scorer.Scorer(

@@ -19,9 +19,9 @@ import yaml
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
-from prm_jax.data import encoding
-from prm_jax.data import sources
+from prm_jax.records import sources
 from prm_jax.runtime import files
+from prm_jax.text import encoding
 
 # So many solutions are encoded to learn how long they are.
 MAX_ENCODED = 4_000

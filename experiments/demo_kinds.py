@@ -24,18 +24,18 @@ import numpy as np
 
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.data.formats import jsonl
-from prm_jax.demo import config as demo_config
 from prm_jax.demo import default_config
-from prm_jax.demo import run as demo_run
-from prm_jax.demo import run_config as demo_run_config
-from prm_jax.inference import sampler as sampler_lib
-from prm_jax.inference import scorer as scorer_lib
+from prm_jax.demo import demo_config as demo_config
+from prm_jax.demo import demo_run as demo_run
+from prm_jax.demo import demo_run_config as demo_run_config
+from prm_jax.policy import sampler as sampler_lib
+from prm_jax.records import jsonl
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
+from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.testbed import arithmetic
-from prm_jax.training import run as training_run
+from prm_jax.training import train_run
 
 OUTPUT = pathlib.Path("docs/results/demo_kinds.json")
 WORKDIR = pathlib.Path("runs/demo_kinds")
@@ -66,7 +66,7 @@ def train(
   )
   jsonl.write_solutions(workdir / "solutions.jsonl", solutions)
   run = config.runs["prm"]
-  model, params = training_run.train(
+  model, params = train_run.train(
     run, solutions, inputs.tokenizer, workdir / "prm", init_from=base
   )
   return scorer_lib.Scorer(

@@ -30,7 +30,7 @@ import numpy as np
 from prm_jax import schema
 from prm_jax.demo import default_config
 from prm_jax.demo import demo
-from prm_jax.reports import demo as demo_report
+from prm_jax.reports import demo_page
 from prm_jax.runtime import compilation_cache
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
@@ -194,7 +194,7 @@ def figure(points: Sequence[Mapping[str, Any]]) -> bytes:
     name: np.array([p["accuracy"][name] for p in points])
     for name in points[0]["accuracy"]
   }
-  return demo_report.figure(
+  return demo_page.figure(
     dict(
       n=points[0]["n"],
       accuracy={name: x.mean(0).tolist() for name, x in curves.items()},

@@ -35,7 +35,7 @@ import labelling_testbed as testbed
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.data import bootstrap
+from prm_jax.evaluation import bootstrap
 from prm_jax.labelling import active_selection
 
 OUTPUT = "docs/results/labelling_active.json"

@@ -22,8 +22,8 @@ import commands
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import sources
-from prm_jax.data.formats import jsonl
+from prm_jax.records import jsonl
+from prm_jax.records import sources
 from prm_jax.runtime import environment
 from prm_jax.runtime import files as files_lib
 

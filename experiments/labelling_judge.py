@@ -29,15 +29,15 @@ import objectives_arithmetic
 
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.data.formats import jsonl
-from prm_jax.demo import run as demo_run
-from prm_jax.inference import engine
-from prm_jax.inference import sampler as sampler_lib
+from prm_jax.demo import demo_run as demo_run
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import llm_judge
+from prm_jax.policy import rollout_engine
+from prm_jax.policy import sampler as sampler_lib
+from prm_jax.records import jsonl
 from prm_jax.testbed import judge as testbed_judge
-from prm_jax.training import run as training_run
-from prm_jax.training import run_config
+from prm_jax.training import train_run
+from prm_jax.training import train_run_config
 
 # Model -> how many chains it writes about a solution, at which temperature;
 # None: it writes none.
@@ -99,18 +99,18 @@ def all_solutions(bed: testbed.Testbed) -> list[schema.Solution]:
 
 def exercised_verifier(bed: testbed.Testbed) -> sampler_lib.Sampler:
   """Returns a verifier that did exercises on the pool, without labels."""
-  run = run_config.from_config(bed.c.verifier)
+  run = train_run_config.from_config(bed.c.verifier)
   run = dataclasses.replace(run, seed=run.seed + bed.seed)
   fit = dataclasses.replace(run.fit, steps=EXERCISE_TIMES * run.fit.steps)
   tokenizer = bed.inputs.tokenizer
-  _, able = training_run.train(
+  _, able = train_run.train(
     dataclasses.replace(run, fit=fit),
     testbed_judge.exercises(bed.pool),
     tokenizer,
     bed.workdir / "exercised",
     init_from=bed.base,
   )
-  model, params = training_run.train(
+  model, params = train_run.train(
     run,
     testbed_judge.chains(bed.verifier_solutions)[0],
     tokenizer,
@@ -128,7 +128,7 @@ def measure_verifier(
 ) -> dict[str, Any]:
   """Returns its measures, and with them best-of-N by P(yes) and the work."""
   write = testbed.Completer(
-    engine.of(verifier),
+    rollout_engine.of(verifier),
     sampler_lib.Sampling(testbed.MAX_CHAIN_TOKENS, temperature),
     bed.key(5),
   )

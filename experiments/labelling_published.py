@@ -40,18 +40,18 @@ from tokenizers import trainers
 from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
-from prm_jax.data import policy_templates
-from prm_jax.data import templates
-from prm_jax.data.formats import jsonl
-from prm_jax.grading import answers
-from prm_jax.inference import engine as engine_lib
-from prm_jax.inference import sampler as sampler_lib
 from prm_jax.labelling import prefix_rollouts
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
+from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import sampler as sampler_lib
+from prm_jax.records import jsonl
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.testbed import arithmetic
+from prm_jax.text import answers
+from prm_jax.text import policy_templates
+from prm_jax.text import templates
 
 # As a user would name it: what is printed is a command to repeat.
 HERE = pathlib.Path(os.path.relpath(pathlib.Path(__file__).parent))

@@ -27,24 +27,24 @@ import objectives_arithmetic
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.data.formats import jsonl
-from prm_jax.demo import config as demo_config
-from prm_jax.demo import run as demo_run
-from prm_jax.demo import run_config as demo_run_config
-from prm_jax.inference import engine as engine_lib
-from prm_jax.inference import sampler as sampler_lib
-from prm_jax.inference import scorer as scorer_lib
+from prm_jax.demo import demo_config as demo_config
+from prm_jax.demo import demo_run as demo_run
+from prm_jax.demo import demo_run_config as demo_run_config
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import llm_judge
+from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import sampler as sampler_lib
+from prm_jax.records import jsonl
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
+from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.testbed import arithmetic
 from prm_jax.testbed import judge as testbed_judge
-from prm_jax.training import run as training_run
-from prm_jax.training import run_config
+from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.training import train_run
+from prm_jax.training import train_run_config
 
 WORKDIR = pathlib.Path("runs/labelling")
 AGGREGATES = ("min", "last", "product")
@@ -175,8 +175,8 @@ class Testbed:
     """
     chains, counts = testbed_judge.chains(self.verifier_solutions)
     print("    " + described(counts))
-    run = run_config.from_config(self.c.verifier)
-    model, params = training_run.train(
+    run = train_run_config.from_config(self.c.verifier)
+    model, params = train_run.train(
       dataclasses.replace(run, seed=run.seed + self.seed),
       chains,
       self.inputs.tokenizer,
@@ -320,7 +320,7 @@ def train(
     labels = dataclasses.replace(run.objective.labels, after_first_error="keep")
     objective = dataclasses.replace(run.objective, labels=labels)
     run = dataclasses.replace(run, objective=objective)
-  model, params = training_run.train(
+  model, params = train_run.train(
     run,
     solutions,
     bed.inputs.tokenizer,

@@ -29,20 +29,20 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.data.formats import jsonl
-from prm_jax.demo import config as demo_config
-from prm_jax.demo import run as demo_run
-from prm_jax.demo import run_config as demo_run_config
-from prm_jax.evaluation import processbench
+from prm_jax.demo import demo_config as demo_config
+from prm_jax.demo import demo_run as demo_run
+from prm_jax.demo import demo_run_config as demo_run_config
+from prm_jax.evaluation import processbench_metrics
 from prm_jax.evaluation import step_metrics
-from prm_jax.inference import sampler as sampler_lib
-from prm_jax.inference import scorer as scorer_lib
+from prm_jax.policy import sampler as sampler_lib
+from prm_jax.records import jsonl
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
+from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.testbed import arithmetic
-from prm_jax.training import run as training_run
+from prm_jax.training import train_run
 
 # Name -> program, how its step scores become one, and its objective's fields.
 OBJECTIVES = dict(
@@ -177,7 +177,7 @@ def _points_of_seed(
   for name in todo:
     start = time.perf_counter()
     run = config.runs[name]
-    training_run.train(
+    train_run.train(
       run,
       soft if name in SOFT else exact,
       inputs.tokenizer,
@@ -277,10 +277,10 @@ def measure_scores(
 ) -> dict[str, Any]:
   """Returns the same, of the scores of all samples and of those to tune on."""
   samples = [s for row in rows for s in row]
-  threshold = processbench.tune_threshold(
+  threshold = processbench_metrics.tune_threshold(
     [x.scores for x in tuning_scores], truth(tuning)
   )
-  located = processbench.evaluate(
+  located = processbench_metrics.evaluate(
     [x.scores for x, s in zip(step_scores, samples) if s.steps],
     truth([s for s in samples if s.steps]),
     threshold=threshold,

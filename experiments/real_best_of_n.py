@@ -35,10 +35,10 @@ import real_prm_gsm8k
 import prm_jax
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.data import sources as sources_lib
-from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import best_of_n
 from prm_jax.evaluation import step_metrics
+from prm_jax.records import jsonl
+from prm_jax.records import sources as sources_lib
 from prm_jax.runtime import files
 
 TEST = "gsm8k:gsm8k/test.jsonl.gz"

@@ -26,13 +26,13 @@ import real_prm
 import real_prm_gsm8k as of_gsm8k
 
 from prm_jax import schema
-from prm_jax.data import policy_templates
-from prm_jax.data.formats import jsonl
-from prm_jax.evaluation import processbench
+from prm_jax.evaluation import processbench_metrics
 from prm_jax.evaluation import step_metrics
-from prm_jax.inference import log_likelihood
-from prm_jax.inference import sampler as sampler_lib
+from prm_jax.policy import log_likelihood
+from prm_jax.policy import sampler as sampler_lib
+from prm_jax.records import jsonl
 from prm_jax.runtime import files
+from prm_jax.text import policy_templates
 
 FEATURES = ("total", "mean", "least", "mean_of_digits", "least_of_digits")
 SETS = ("sums", "paths", "dev", "gsm8k", "math", "probe")
@@ -243,7 +243,7 @@ def with_length(
   values: Sequence[np.ndarray], solutions: Sequence[schema.Solution]
 ) -> float:
   """Returns the rank correlation of values with step length as a score."""
-  lengths = processbench.BASELINES["step_length"](solutions)
+  lengths = processbench_metrics.BASELINES["step_length"](solutions)
   ranks = [
     np.argsort(np.argsort(real_prm.labelled(rows, solutions)[0], kind="stable"))
     for rows in (values, list(map(np.asarray, lengths)))
@@ -262,7 +262,7 @@ def measured(
   truth = [schema.first_error(s.labels or ()) for s in solutions]
   problems = [s.problem for s in solutions]
   for name, threshold in thresholds.items():
-    found[name] = processbench.evaluate(
+    found[name] = processbench_metrics.evaluate(
       rows, truth, threshold=threshold, problems=problems
     )
   return found
@@ -291,7 +291,7 @@ def judged(
       for row in real_prm.labels_of(solutions[name])
     ]
     rows = [score(x).tolist() for x in features[name]]
-    tuned = processbench.tune_threshold(rows, truth)
+    tuned = processbench_metrics.tune_threshold(rows, truth)
     thresholds[f"fitted_to_{name}"] = dict(fitted=tuned)
   for name, score in sorted(scores.items()):
     if "dev" in features:
@@ -315,7 +315,7 @@ def judged(
       found[name][test]["correlation_with_length"] = with_length(
         [x[:, k] for x in features[test]], solutions[test]
       )
-  for name, baseline in processbench.BASELINES.items():
+  for name, baseline in processbench_metrics.BASELINES.items():
     found[name] = {
       test: of_gsm8k.on_gsm8k(baseline(solutions[test]), solutions[test])
       for test in TESTS

@@ -33,18 +33,18 @@ import numpy as np
 
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
-from prm_jax.data import encoded_cache
-from prm_jax.data import encoding
-from prm_jax.data import sources as sources_lib
 from prm_jax.evaluation import step_metrics
-from prm_jax.inference import scorer as scorer_lib
+from prm_jax.records import sources as sources_lib
+from prm_jax.rows import encoded_cache
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.runtime import verbs
-from prm_jax.training import config as training_config
-from prm_jax.training import run as training_run
-from prm_jax.training import run_config
+from prm_jax.scoring import scorer as scorer_lib
+from prm_jax.text import encoding
+from prm_jax.training import train_config as train_config_lib
+from prm_jax.training import train_run
+from prm_jax.training import train_run_config
 from prm_jax.training import trainable as trainable_lib
 
 TRAIN = (
@@ -67,7 +67,7 @@ class Arm:
 
   Args:
     base: The name of the base's folder.
-    trainable: As training.config.TrainConfig has it.
+    trainable: As training.train_config.TrainConfig has it.
     rates: The peak learning rates that are tried.
     updates: The length of a run. An epoch has some 250.
     pretrained: Whether the base's weights are taken, or only its shape.
@@ -151,7 +151,7 @@ class Data:
 
 
 def read_data(c: ml_collections.ConfigDict) -> Data:
-  corpus = sources_lib.load(run_config.sources_of(c.data))
+  corpus = sources_lib.load(train_run_config.sources_of(c.data))
   tests = {HELD_OUT: list(corpus.held_out)}
   for name, source in TESTS.items():
     tests[name] = sources_lib.read_sources([source])
@@ -177,7 +177,7 @@ def train_config(
   rate: float,
   seed: int,
   base: pathlib.Path,
-) -> training_config.TrainConfig:
+) -> train_config_lib.TrainConfig:
   """Returns the config of an arm's run."""
   config = c.copy_and_resolve_references()
   config.init_from, config.seed = str(base), seed
@@ -186,7 +186,9 @@ def train_config(
     config.model.update(LORA)
   config.optimizer.peak_lr = rate
   config.fit.steps = arm.updates
-  return run_config.from_config(run_config.supervised(verbs.Config(config)))
+  return train_run_config.from_config(
+    train_run_config.supervised(verbs.Config(config))
+  )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -264,10 +266,10 @@ class Trained:
     path.write_bytes(gzip.compress(json.dumps(rounded).encode(), mtime=0))
 
   def write_trained(
-    self, path: pathlib.Path, config: training_config.TrainConfig
+    self, path: pathlib.Path, config: train_config_lib.TrainConfig
   ) -> None:
     """Writes the trained parameters alone: the head, and adapters."""
-    trains = training_config.make_program(config, self.model).trains
+    trains = train_config_lib.make_program(config, self.model).trains
     trained, _ = trainable_lib.split(self.params, trains)
     kept = {
       name: np.asarray(x)
@@ -277,7 +279,7 @@ class Trained:
 
 
 def train_and_score(
-  config: training_config.TrainConfig,
+  config: train_config_lib.TrainConfig,
   train: Sequence[schema.Solution],
   tests: Mapping[str, Sequence[schema.Solution]],
   base: pathlib.Path,
@@ -300,8 +302,8 @@ def train_and_score(
   described = model_json.read_description(base)
   tokenizer = model_json.read_tokenizer(base, described)
   started, cpu_s = time.perf_counter(), time.process_time()
-  init = training_run.read_init(config, base) if pretrained else None
-  model, params = training_run.train(
+  init = train_run.read_init(config, base) if pretrained else None
+  model, params = train_run.train(
     config,
     train,
     tokenizer,

@@ -33,13 +33,13 @@ import real_prm_results
 import spoiled_sums
 
 from prm_jax import schema
-from prm_jax.data import sources as sources_lib
-from prm_jax.data.formats import gsm8k
-from prm_jax.evaluation import processbench
+from prm_jax.datasets.formats import gsm8k
+from prm_jax.evaluation import processbench_metrics
 from prm_jax.evaluation import step_metrics
-from prm_jax.inference import scorer as scorer_lib
+from prm_jax.records import sources as sources_lib
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
+from prm_jax.scoring import scorer as scorer_lib
 
 GSM8K_TRAIN = "gsm8k/train.jsonl.gz"
 POOL = "best_of_n/gsm8k_pool_0000_0999.jsonl.gz"
@@ -61,7 +61,7 @@ class Arm:
       with a spoiled sum.
     third: Whether a third of phase 1's problems is taken, so that more of what
       is learned is phase 2's whole solutions.
-    trainable: As training.config.TrainConfig has it.
+    trainable: As training.train_config.TrainConfig has it.
     share: The share of the problems that is trained on, with as many fewer
       updates.
   """
@@ -300,13 +300,13 @@ def on_gsm8k(
   problems = [s.problem for s in solutions]
   steps = step_metrics.judged_steps(scores, real_prm.labels_of(solutions))
   return dict(
-    fixed=processbench.evaluate(
+    fixed=processbench_metrics.evaluate(
       scores, truth, threshold=0.5, problems=problems
     ),
-    itself=processbench.evaluate(
+    itself=processbench_metrics.evaluate(
       scores,
       truth,
-      threshold=processbench.tune_threshold(scores, truth),
+      threshold=processbench_metrics.tune_threshold(scores, truth),
       problems=problems,
     ),
     auroc=step_metrics.auroc(steps.scores, steps.correct),
@@ -358,7 +358,7 @@ def probe(results: pathlib.Path, workdir: pathlib.Path) -> None:
       scores = [x.scores for x in scorer.score(spoiled)]
       files.write_json(output, seen(scores, spoiled))
     print(f"{path.stem}: {files.read_json(output)}", flush=True)
-  for name, score in processbench.BASELINES.items():
+  for name, score in processbench_metrics.BASELINES.items():
     print(f"{name}: {seen(score(spoiled), spoiled)}", flush=True)
 
 
@@ -369,7 +369,7 @@ def baselines(tests: Mapping[str, Sequence[schema.Solution]]) -> dict[str, Any]:
       dev=ranked(tests[DEV], [min(x) for x in score(tests[DEV])]),
       gsm8k=on_gsm8k(score(tests["gsm8k"]), tests["gsm8k"]),
     )
-    for name, score in processbench.BASELINES.items()
+    for name, score in processbench_metrics.BASELINES.items()
   }
 
 

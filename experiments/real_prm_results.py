@@ -20,7 +20,7 @@ import numpy as np
 import real_prm
 
 from prm_jax import schema
-from prm_jax.evaluation import processbench
+from prm_jax.evaluation import processbench_metrics
 from prm_jax.evaluation import step_metrics
 from prm_jax.runtime import files
 
@@ -81,11 +81,11 @@ def process_bench(
     thresholds = dict(
       fixed=0.5,
       held_out=threshold,
-      other=processbench.tune_threshold(scores[other], truth[other]),
-      itself=processbench.tune_threshold(scores[name], truth[name]),
+      other=processbench_metrics.tune_threshold(scores[other], truth[other]),
+      itself=processbench_metrics.tune_threshold(scores[name], truth[name]),
     )
     out[name] = {
-      kind: processbench.evaluate(
+      kind: processbench_metrics.evaluate(
         scores[name],
         truth[name],
         threshold=value,
@@ -124,7 +124,7 @@ def judged(
   scores = {name: scores_of(x) for name, x in logits.items()}
   held_out = data.tests[real_prm.HELD_OUT]
   numbers, errors = whole_errors(held_out)
-  threshold = processbench.tune_threshold(
+  threshold = processbench_metrics.tune_threshold(
     [scores[real_prm.HELD_OUT][i] for i in numbers], errors
   )
   blind = {name: scores[name + real_prm.NO_QUESTION] for name in SUBSETS}
@@ -141,10 +141,10 @@ def judged(
 def baselines(data: real_prm.Data) -> dict[str, Any]:
   """Returns the same of scores that read no mathematics."""
   out = {}
-  for name, score in processbench.BASELINES.items():
+  for name, score in processbench_metrics.BASELINES.items():
     scores = {k: score(v) for k, v in data.tests.items()}
     numbers, errors = whole_errors(data.tests[real_prm.HELD_OUT])
-    threshold = processbench.tune_threshold(
+    threshold = processbench_metrics.tune_threshold(
       [scores[real_prm.HELD_OUT][i] for i in numbers], errors
     )
     out[name] = dict(

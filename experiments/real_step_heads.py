@@ -29,11 +29,11 @@ import real_prm
 import real_prm_gsm8k as of_gsm8k
 
 from prm_jax import schema
-from prm_jax.data import packing
-from prm_jax.evaluation import processbench
+from prm_jax.evaluation import processbench_metrics
 from prm_jax.evaluation import step_metrics
-from prm_jax.inference import sampler as sampler_lib
 from prm_jax.models import transformer
+from prm_jax.policy import sampler as sampler_lib
+from prm_jax.rows import packing
 from prm_jax.runtime import files
 
 SEEDS, NUM = 3, 1_000
@@ -207,7 +207,7 @@ def judged(
         schema.first_error([1.0 if x is None else x for x in row])
         for row in real_prm.labels_of(solutions[own])
       ]
-      threshold = processbench.tune_threshold(
+      threshold = processbench_metrics.tune_threshold(
         [score(x).tolist() for x in rows], truth
       )
       found[f"{head}-{seed}"] = dict(penalty=penalty) | {
@@ -218,7 +218,7 @@ def judged(
         )
         for test in TESTS
       }
-  for name, baseline in processbench.BASELINES.items():
+  for name, baseline in processbench_metrics.BASELINES.items():
     found[name] = {
       test: of_gsm8k.on_gsm8k(baseline(solutions[test]), solutions[test])
       for test in TESTS
@@ -239,7 +239,7 @@ def table(found: Mapping[str, Any]) -> str:
       f1s = (x[test]["fitted"]["f1"] for x in of_seeds)
       cells.append(", ".join(f"{100 * x:.1f}" for x in f1s))
     rows.append((head.replace("_", " + "), *cells))
-  for name in processbench.BASELINES:
+  for name in processbench_metrics.BASELINES:
     cells = []
     for test in TESTS:
       x = found[name][test]

@@ -25,7 +25,7 @@ import labelling_testbed as testbed
 import rl_rewards
 import rl_testbed
 
-from prm_jax.rl import run_config as rl_run_config
+from prm_jax.rl import rl_run_config as rl_run_config
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files

@@ -26,27 +26,27 @@ import numpy as np
 from scipy import stats
 
 from prm_jax import voting
-from prm_jax.data.formats import jsonl
-from prm_jax.demo import run as demo_run
-from prm_jax.inference import sampler as sampler_lib
-from prm_jax.inference import scorer as scorer_lib
+from prm_jax.demo import demo_run as demo_run
+from prm_jax.policy import sampler as sampler_lib
+from prm_jax.records import jsonl
 from prm_jax.reports import html
 from prm_jax.reports import rl_sweep
-from prm_jax.rl import config as rl_config
 from prm_jax.rl import credit
 from prm_jax.rl import hacking_monitor
-from prm_jax.rl import losses
-from prm_jax.rl import problems as problems_lib
+from prm_jax.rl import policy_losses
 from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import rl_config as rl_config
+from prm_jax.rl import rl_run_config as rl_run_config
 from prm_jax.rl import rollout
-from prm_jax.rl import run_config as rl_run_config
+from prm_jax.rl import tasks as problems_lib
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import config_files
 from prm_jax.runtime import files
+from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.training import batches
 from prm_jax.training import loop
 from prm_jax.training import optimizer
-from prm_jax.training import run as training_run
+from prm_jax.training import train_run
 
 WORKDIR = pathlib.Path("runs/rl")
 ROW_TOKENS, MAX_NEW_TOKENS = 96, 72
@@ -110,7 +110,7 @@ def prepare(bed: testbed.Testbed) -> Models:
     part = list(bed.pool[number::2])[:PRM_SOLUTIONS]
     run = bed.config.runs["prm"]
     run = dataclasses.replace(run, seed=run.seed + 100 * number)
-    training_run.train(
+    train_run.train(
       run,
       part,
       bed.inputs.tokenizer,
@@ -171,7 +171,7 @@ def configured(models: Models, fields: Mapping[str, Any]) -> rl_config.RLConfig:
     ),
     rewards=rewards,
     credit=group("credit", credit.CreditConfig),
-    loss=group("loss", losses.LossConfig),
+    loss=group("loss", policy_losses.LossConfig),
     packing=batches.PackingConfig(8, 256, share_prefixes=True),
     optimizer=policy,
     critic_optimizer=critic,

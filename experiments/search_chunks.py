@@ -60,22 +60,22 @@ from search_statistics import Point
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import step_metrics
-from prm_jax.grading import answers as grading
-from prm_jax.inference import sampler as sampler_lib
-from prm_jax.inference import scorer as scorer_lib
+from prm_jax.policy import sampler as sampler_lib
+from prm_jax.records import jsonl
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
+from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import chunks
 from prm_jax.search import engine
-from prm_jax.search import limits as limits_lib
-from prm_jax.search import models
 from prm_jax.search import rules
+from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 from prm_jax.testbed import arithmetic
-from prm_jax.testbed import policy as policy_lib
+from prm_jax.testbed import arithmetic_policy as policy_lib
+from prm_jax.text import answers as grading
 
 OUTPUT = pathlib.Path("docs/results/search_chunks.json")
 WORKDIR = pathlib.Path("runs/search_chunks")
@@ -225,7 +225,7 @@ def labels_of(solution: schema.Solution) -> list[float]:
   return arithmetic.check(solution.problem, in_testbed(solution).steps)
 
 
-def noisy(prm: models.Verifier, seed: int) -> models.Verifier:
+def noisy(prm: search_models.Verifier, seed: int) -> search_models.Verifier:
   """Returns the exact verifier with noise, at the cost of a PRM."""
   verifier = policy_lib.NoisyVerifier(NOISE, GAP, seed)
 
@@ -244,16 +244,18 @@ def of_seed(folder: pathlib.Path, seed: int, sizes: Sizes) -> dict[str, Arrays]:
   small, large = (
     sampler_lib.load(folder / name) for name in ("small", "large")
   )
-  by_step = models.of_sampler(
+  by_step = search_models.of_sampler(
     small, SAMPLING, max_step_tokens=24, seed=seed, slots=128
   )
   by_chunk = chunks.of_sampler(
     small, SAMPLING, chunk_tokens=CHUNK_TOKENS, seed=seed, slots=128
   )
-  of_large = models.of_sampler(large, SAMPLING, seed=seed, slots=128)
-  prm = models.of_scorer(scorer_lib.load(folder / "prm"), aggregate="product")
+  of_large = search_models.of_sampler(large, SAMPLING, seed=seed, slots=128)
+  prm = search_models.of_scorer(
+    scorer_lib.load(folder / "prm"), aggregate="product"
+  )
   good = noisy(prm, seed)
-  nothing = models.Verifier(
+  nothing = search_models.Verifier(
     lambda rows: [schema.StepScores((0.5,) * len(s.steps)) for s in rows]
   )
   runs = dict(
@@ -292,8 +294,8 @@ def of_seed(folder: pathlib.Path, seed: int, sizes: Sizes) -> dict[str, Arrays]:
 def measure(
   problems: Sequence[schema.Solution],
   rule: rules.Rule,
-  policy: models.Policy,
-  verifier: models.Verifier,
+  policy: search_models.Policy,
+  verifier: search_models.Verifier,
   seed: int,
 ) -> Arrays:
   """Returns the numbers of each problem, and of its candidates as they come.

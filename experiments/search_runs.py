@@ -15,15 +15,15 @@ import numpy as np
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.search import adaptive
-from prm_jax.search import answers
 from prm_jax.search import bill as bill_lib
+from prm_jax.search import choice as choice_lib
 from prm_jax.search import engine
-from prm_jax.search import limits as limits_lib
-from prm_jax.search import models
 from prm_jax.search import rules
+from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 from prm_jax.testbed import arithmetic
-from prm_jax.testbed import policy as policy_lib
+from prm_jax.testbed import arithmetic_policy as policy_lib
 
 # Whole samples of a problem: of the curves, and of its difficulty.
 CURVE_SAMPLES, DIFFICULTY_SAMPLES = 256, 64
@@ -75,11 +75,13 @@ class Run:
 # --- Models -----------------------------------------------------------------
 
 
-def policy(task: arithmetic.Task, seed: int) -> models.Policy:
+def policy(task: arithmetic.Task, seed: int) -> search_models.Policy:
   """Returns the annotator as a policy, which looks ahead by likeliest steps."""
   annotator = policy_lib.Annotator(task, seed)
   ahead = policy_lib.Annotator(likeliest(task), seed)
-  return models.Policy(annotator.step, annotator.whole, ahead.step, encode)
+  return search_models.Policy(
+    annotator.step, annotator.whole, ahead.step, encode
+  )
 
 
 def encode(solution: schema.Solution) -> np.ndarray:
@@ -235,7 +237,7 @@ def measure(
     "target": {tree_lib.POLICY: strong},
     "speculate": {rules.DRAFT: weak, rules.TARGET: strong},
   }[run.writer]
-  verifier = models.Verifier(
+  verifier = search_models.Verifier(
     scorer(run, gap, seed), run.aggregate, encode=encode
   )
   rule = run.rule
@@ -271,7 +273,7 @@ def measure(
 
 
 def _adaptive(
-  run: Run, verifier: models.Verifier, task: arithmetic.Task, seed: int
+  run: Run, verifier: search_models.Verifier, task: arithmetic.Task, seed: int
 ) -> adaptive.AdaptiveBestOfN:
   """Returns adaptive best-of-n, fitted on training problems."""
   assert isinstance(run.rule, adaptive.AdaptiveBestOfN)
@@ -304,7 +306,7 @@ def of_tree(tree: tree_lib.Tree) -> Arrays:
   candidate is right. candidates, nodes: how many there are. rejected: the share
   of tokens in nodes that no candidate has among its ancestors.
   """
-  choices = answers.choose(tree, arithmetic.final_answer)
+  choices = choice_lib.choose(tree, arithmetic.final_answer)
   numbers: dict[str, float] = {}
   for how, choice in choices.items():
     node = tree.nodes[choice.node or 0]

@@ -15,13 +15,13 @@ import jax
 import ml_collections
 
 from prm_jax import schema
-from prm_jax.data.formats import jsonl
-from prm_jax.demo import run as demo_run
-from prm_jax.demo import run_config as demo_run_config
-from prm_jax.inference import scorer as scorer_lib
+from prm_jax.demo import demo_run as demo_run
+from prm_jax.demo import demo_run_config as demo_run_config
+from prm_jax.records import jsonl
 from prm_jax.runtime import config_files
-from prm_jax.search import models
-from prm_jax.training import run as training_run
+from prm_jax.scoring import scorer as scorer_lib
+from prm_jax.search import search_models
+from prm_jax.training import train_run
 
 # The PRMs: the demo's, and one that learned less.
 PRMS = ("full", "few")
@@ -65,9 +65,9 @@ class Models:
   """
 
   problems: Sequence[schema.Problem]
-  policy: models.Policy
+  policy: search_models.Policy
   scorers: Mapping[str, schema.Score]
-  verifier: Callable[[str, str], models.Verifier]
+  verifier: Callable[[str, str], search_models.Verifier]
   max_tokens: int
 
 
@@ -110,7 +110,7 @@ def build(
     run = config.runs["prm"]
     run = dataclasses.replace(run, fit=dataclasses.replace(run.fit, **fit))
     with phase(f"train {name}", resumes=True):
-      model, params = training_run.train(
+      model, params = train_run.train(
         run, data, inputs.tokenizer, workdir / name, init_from=base
       )
     return scorer_lib.Scorer(
@@ -126,11 +126,11 @@ def build(
     scorers["full"] = train("prm", solutions)
   return Models(
     problems=inputs.test,
-    policy=models.of_sampler(
+    policy=search_models.of_sampler(
       policy, config.sampling(config.temperature), seed=seed, slots=256
     ),
     scorers={name: scorer.score for name, scorer in scorers.items()},
-    verifier=lambda name, aggregate: models.of_scorer(
+    verifier=lambda name, aggregate: search_models.of_scorer(
       scorers[name], aggregate=aggregate, cache_tokens=131_072
     ),
     max_tokens=config.max_new_tokens,

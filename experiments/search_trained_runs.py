@@ -14,11 +14,11 @@ import search_runs
 import search_trained_models
 
 from prm_jax import schema
-from prm_jax.search import answers
 from prm_jax.search import bill as bill_lib
+from prm_jax.search import choice
 from prm_jax.search import engine
-from prm_jax.search import limits as limits_lib
 from prm_jax.search import rules
+from prm_jax.search import search_limits as limits_lib
 from prm_jax.search import tree as tree_lib
 from prm_jax.testbed import arithmetic
 
@@ -209,7 +209,7 @@ def diagnosis(tree: tree_lib.Tree) -> dict[str, float]:
     first_log_odds=np.nan,
     shared=np.nan,
   )
-  chosen = answers.choose(tree, arithmetic.final_answer)["weighted"].node
+  chosen = choice.choose(tree, arithmetic.final_answer)["weighted"].node
   if chosen is None:
     return numbers
   node = tree.nodes[chosen]

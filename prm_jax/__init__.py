@@ -13,7 +13,7 @@ may change before version 1.0.
 import importlib
 from typing import Any, TYPE_CHECKING
 
-__version__ = "0.1.0"
+from prm_jax._version import __version__ as __version__
 
 if TYPE_CHECKING:
   from prm_jax.api import best_of_n as best_of_n
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
   from prm_jax.api import train as train
   from prm_jax.client import AsyncClient as AsyncClient
   from prm_jax.client import Client as Client
-  from prm_jax.data.datasets import Build as Build
-  from prm_jax.data.datasets import Convert as Convert
-  from prm_jax.data.datasets import Split as Split
-  from prm_jax.data.formats.jsonl import read_solutions as read_solutions
-  from prm_jax.data.formats.jsonl import write_solutions as write_solutions
-  from prm_jax.data.messages import trajectory as trajectory
+  from prm_jax.datasets.datasets import Build as Build
+  from prm_jax.datasets.datasets import Convert as Convert
+  from prm_jax.datasets.datasets import Split as Split
+  from prm_jax.datasets.inspection import Examine as Examine
+  from prm_jax.datasets.inspection import Inspect as Inspect
+  from prm_jax.datasets.inspection import Stats as Stats
   from prm_jax.demo.demo import Demo as Demo
   from prm_jax.device_check.check_device import CheckDevice as CheckDevice
   from prm_jax.errors import InputError as InputError
@@ -47,22 +47,21 @@ if TYPE_CHECKING:
   from prm_jax.evaluation.evaluate_turns import EvaluateTurns as EvaluateTurns
   from prm_jax.huggingface.exchange import Export as Export
   from prm_jax.huggingface.exchange import Import as Import
-  from prm_jax.inference.cached_scorer import CachedScorer as CachedScorer
-  from prm_jax.inference.checkpoint import RewardModel as RewardModel
-  from prm_jax.inference.policy import Policy as Policy
-  from prm_jax.inference.policy import Server as Server
-  from prm_jax.inference.sample import Sample as Sample
-  from prm_jax.inference.sampler import Sampler as Sampler
-  from prm_jax.inference.sampling import Sampling as Sampling
-  from prm_jax.inference.score import Score as Score
-  from prm_jax.inference.score_sources import load_score as load_score
-  from prm_jax.inference.scorer import Scorer as Scorer
+  from prm_jax.jobs.policies import Policy as Policy
+  from prm_jax.jobs.policies import Server as Server
+  from prm_jax.jobs.reward_models import RewardModel as RewardModel
+  from prm_jax.jobs.sample import Sample as Sample
+  from prm_jax.jobs.score import Score as Score
   from prm_jax.labelling.consensus import Consensus as Consensus
   from prm_jax.labelling.label_judge import Judge as Judge
   from prm_jax.labelling.label_rollouts import MonteCarlo as MonteCarlo
   from prm_jax.labelling.label_rollouts import OmegaPRM as OmegaPRM
   from prm_jax.labelling.select import Select as Select
   from prm_jax.plan.plan import Plan as Plan
+  from prm_jax.policy.sampler import Sampler as Sampler
+  from prm_jax.policy.sampling import Sampling as Sampling
+  from prm_jax.records.jsonl import read_solutions as read_solutions
+  from prm_jax.records.jsonl import write_solutions as write_solutions
   from prm_jax.reports.compare import Compare as Compare
   from prm_jax.reports.search_page import SearchPage as SearchPage
   from prm_jax.rl import advantages as advantages
@@ -72,9 +71,11 @@ if TYPE_CHECKING:
   from prm_jax.schema import Problem as Problem
   from prm_jax.schema import Solution as Solution
   from prm_jax.schema import StepScores as StepScores
+  from prm_jax.scoring.cached_scorer import CachedScorer as CachedScorer
+  from prm_jax.scoring.score_sources import load_score as load_score
+  from prm_jax.scoring.scorer import Scorer as Scorer
   from prm_jax.search.adaptive import AdaptiveBestOfN as AdaptiveBestOfN
   from prm_jax.search.calibrate import Calibrate as Calibrate
-  from prm_jax.search.limits import Limits as Limits
   from prm_jax.search.mcts import MCTS as MCTS
   from prm_jax.search.particles import ParticleFilter as ParticleFilter
   from prm_jax.search.rules import Beam as Beam
@@ -85,13 +86,12 @@ if TYPE_CHECKING:
   from prm_jax.search.rules import RejectResample as RejectResample
   from prm_jax.search.rules import Speculate as Speculate
   from prm_jax.search.search import Search as Search
-  from prm_jax.search.verify import Verify as Verify
+  from prm_jax.search.search_limits import Limits as Limits
+  from prm_jax.search.verify_run import Verify as Verify
   from prm_jax.serving.serve import Serve as Serve
+  from prm_jax.text.messages import trajectory as trajectory
   from prm_jax.trainer import Train as Train
   from prm_jax.training import losses as losses
-  from prm_jax.training.inspection import Examine as Examine
-  from prm_jax.training.inspection import Inspect as Inspect
-  from prm_jax.training.inspection import Stats as Stats
 
 # Each public name's module.
 _HOMES = dict(

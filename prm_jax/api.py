@@ -21,16 +21,16 @@ from prm_jax.checkpoints import saves
 from prm_jax.grading import pool
 from prm_jax.huggingface import hub
 from prm_jax.huggingface import import_model
-from prm_jax.inference import engine as engine_lib
-from prm_jax.inference import sampler
-from prm_jax.inference import sampling as sampling_lib
-from prm_jax.inference import scorer
 from prm_jax.jobs import references
 from prm_jax.labelling import monte_carlo
+from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import sampler
+from prm_jax.policy import sampling as sampling_lib
 from prm_jax.runtime import arguments
 from prm_jax.runtime import files
 from prm_jax.runtime import forks
 from prm_jax.runtime import verbs
+from prm_jax.scoring import scorer
 from prm_jax.training import programs
 
 

@@ -40,7 +40,7 @@ from typing import Any, cast, overload, TypeVar
 import urllib.parse
 
 try:
-  from prm_jax import __version__
+  from prm_jax._version import __version__
   from prm_jax.errors import InputError
   from prm_jax.schema import Solution
   from prm_jax.schema import StepScores

@@ -76,7 +76,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-  """What is said at once in a conversation (data.messages reads it).
+  """What is said at once in a conversation (text.messages reads it).
 
   Args:
     role: Who speaks.
@@ -121,7 +121,7 @@ class Solution:
   """The steps that solve a problem, and what is known about them.
 
   With `messages` it is a trajectory: its steps are the assistant's turns, and
-  everything else is context (data.messages.trajectory makes it). Without
+  everything else is context (text.messages.trajectory makes it). Without
   raw_text and spans a step is a whole turn, as Message.shown writes it.
 
   Args:
@@ -134,7 +134,7 @@ class Solution:
     outcome: Whether that answer is right; None if it isn't known.
     source: Where the solution comes from.
     ratings: PRM800K's rating -1, 0 or +1 of each step, None for an unrated one.
-      data.encoding.LabelPolicy turns ratings into labels; `labels` are ignored
+      text.encoding.LabelPolicy turns ratings into labels; `labels` are ignored
       then.
     extra: Further fields of the record; they are copied to outputs.
     raw_text: The whole text that the steps were cut from, or None if the steps
@@ -484,7 +484,7 @@ REFERENCE = "reference_answer"
 
 # Where a solution's extra names the person, or the labeller, that its labels or
 # ratings are of. Several annotators' labels of one solution are as many
-# solutions (data.annotators finds and merges them).
+# solutions (datasets.annotators finds and merges them).
 ANNOTATOR = "annotator"
 
 

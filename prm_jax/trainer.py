@@ -20,10 +20,10 @@ from prm_jax.runtime import verbs
 if TYPE_CHECKING:
   import ml_collections
 
-  from prm_jax.inference import sampler as sampler_lib
-  from prm_jax.inference import scorer as scorer_lib
-  from prm_jax.rl import run_config as rl_run_config
-  from prm_jax.training import run_config
+  from prm_jax.policy import sampler as sampler_lib
+  from prm_jax.rl import rl_run_config as rl_run_config
+  from prm_jax.scoring import scorer as scorer_lib
+  from prm_jax.training import train_run_config
 
 _logger = logging.getLogger(__name__)
 
@@ -70,14 +70,14 @@ class Train(verbs.Verb):
     Raises:
       InputError: It can't be read, or a field or a value doesn't fit.
     """
-    from prm_jax.training import run_config
+    from prm_jax.training import train_run_config
 
     def of(given: Any) -> Any:
-      if not run_config.names_rl(given):
-        return run_config
+      if not train_run_config.names_rl(given):
+        return train_run_config
       # No other training waits for its sampler, rewards and servers: they take
       # a tenth of the time of all imports.
-      from prm_jax.rl import run_config as rl_run_config
+      from prm_jax.rl import rl_run_config as rl_run_config
 
       return rl_run_config
 
@@ -108,22 +108,22 @@ class Train(verbs.Verb):
       InputError: A field of the config is unknown or out of range, the program
         is rl, or the workdir holds a run of another config or of other data.
     """
-    from prm_jax.inference import sampler as sampler_lib
-    from prm_jax.inference import scorer as scorer_lib
+    from prm_jax.policy import sampler as sampler_lib
     from prm_jax.runtime import forks
-    from prm_jax.training import run_config
+    from prm_jax.scoring import scorer as scorer_lib
+    from prm_jax.training import train_run_config
 
     forks.check()
     workdir = files.local_path(str(self.workdir))
-    read = run_config.of_records(self._config.read())
-    if run_config.names_rl(read):
+    read = train_run_config.of_records(self._config.read())
+    if train_run_config.names_rl(read):
       raise errors.InputError(
         f"{self._config.name}: program='rl' samples its own solutions; run"
         " `prm-jax train`"
       )
     config = self.filled(self._config, read)
-    records = run_config.records(solutions, evaluation)
-    run = run_config.run_of(config, self._config.name, records)
+    records = train_run_config.records(solutions, evaluation)
+    run = train_run_config.run_of(config, self._config.name, records)
     self._train(config, run)
     loaded = sampler_lib if run.config.kind.writes else scorer_lib
     return loaded.load(workdir)
@@ -137,7 +137,7 @@ class Train(verbs.Verb):
     """
     from prm_jax.runtime import compilation_cache
     from prm_jax.runtime import distributed
-    from prm_jax.training import run_config
+    from prm_jax.training import train_run_config
 
     with distributed.joined():
       if distributed.number() == 1:
@@ -145,11 +145,11 @@ class Train(verbs.Verb):
         # program the others compile it, and on GPUs wait for its part of that.
         compilation_cache.enable()
       config = distributed.together(lambda: self.filled(self._config))
-      if run_config.names_rl(config):
+      if train_run_config.names_rl(config):
         self._reinforce(config)
         return
       run = distributed.together(
-        lambda: run_config.run_of(config, self._config.name)
+        lambda: train_run_config.run_of(config, self._config.name)
       )
       self._train(config, run)
       _logger.info("checkpoint: %s", self.workdir)
@@ -157,9 +157,9 @@ class Train(verbs.Verb):
   def _reinforce(self, config: ml_collections.ConfigDict) -> None:
     """Trains a policy on what it samples, and writes the report of it."""
     from prm_jax.reports import html
+    from prm_jax.reports import rl_page
     from prm_jax.reports import rl_records
-    from prm_jax.reports import rl_run
-    from prm_jax.rl import run_config as rl_run_config
+    from prm_jax.rl import rl_run_config as rl_run_config
     from prm_jax.runtime import distributed
 
     if distributed.number() > 1:
@@ -175,14 +175,14 @@ class Train(verbs.Verb):
       rl_run_config.from_config(config),
       lambda: page.unlink(missing_ok=True),
     )
-    html.write(page, rl_run.render(*rl_records.read(workdir), details))
+    html.write(page, rl_page.render(*rl_records.read(workdir), details))
     _logger.info("checkpoint: %s", workdir)
     _logger.info("report: %s", page)
 
   def _train(
     self,
     config: ml_collections.ConfigDict,
-    run: run_config.Run | rl_run_config.Run,
+    run: train_run_config.Run | rl_run_config.Run,
     before: Callable[[], None] = lambda: None,
   ) -> Mapping[str, Any]:
     """Runs it in the workdir, if that is free for it or has its beginning.

@@ -4,12 +4,12 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from prm_jax.cli import arguments
 from prm_jax.cli import main
+from prm_jax.cli import parser as parser_lib
 from prm_jax.runtime import verbs
 
 
-def commands() -> dict[str, arguments.Parser]:
+def commands() -> dict[str, parser_lib.Parser]:
   """Returns the parser of each command that runs something, by its name."""
   found = {parser.prog: parser for parser in _leaves(main._parser())}
   return {name.removeprefix("prm-jax "): p for name, p in found.items()}
@@ -24,7 +24,7 @@ def parse_of(action: argparse.Action) -> Any:
   return inner if inner in vars(verbs).values() else action.type
 
 
-def _leaves(parser: arguments.Parser) -> Iterator[arguments.Parser]:
+def _leaves(parser: parser_lib.Parser) -> Iterator[parser_lib.Parser]:
   kinds = [
     action
     for action in parser._actions

@@ -116,8 +116,8 @@ def equal_programs():
 
   So a run and its resume share a trace here; in `make faults` they don't.
   """
-  from prm_jax.rl import program as rl_program
-  from prm_jax.training import config as training_config
+  from prm_jax.rl import rl_program as rl_program
+  from prm_jax.training import train_config
 
   def once(make):
     made = {}
@@ -133,7 +133,7 @@ def equal_programs():
 
   with pytest.MonkeyPatch.context() as patch:
     for module, name in (
-      (training_config, "make_program"),
+      (train_config, "make_program"),
       (rl_program, "make"),
     ):
       patch.setattr(module, name, once(getattr(module, name)))

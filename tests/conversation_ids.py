@@ -1,10 +1,10 @@
 """Conversations whose ids transformers says, too."""
 
 from prm_jax import errors
-from prm_jax.data import encoding
-from prm_jax.data import messages
 from prm_jax.huggingface import conversation_renderings
 from prm_jax.huggingface import trial_conversations
+from prm_jax.text import encoding
+from prm_jax.text import messages
 
 
 def assert_equal(theirs, tokenizer, template, num, *, tools=True, **options):

@@ -3,8 +3,8 @@
 import dataclasses
 
 from prm_jax.training import batches
-from prm_jax.training import config as training_config
 from prm_jax.training import programs
+from prm_jax.training import train_config
 
 _PACKING = dict(
   rows="batch_size",
@@ -13,7 +13,7 @@ _PACKING = dict(
 )
 
 
-def run(program="prm", **fields) -> training_config.TrainConfig:
+def run(program="prm", **fields) -> train_config.TrainConfig:
   """Returns a run; fields: of TrainConfig, its packing and its objective."""
   kind = programs.KINDS[program].objective
   own = {f.name for f in dataclasses.fields(kind)}
@@ -21,7 +21,7 @@ def run(program="prm", **fields) -> training_config.TrainConfig:
     fields.pop("labels", None)
   objective = {k: fields.pop(k) for k in [*fields] if k in own}
   packing = {_PACKING[k]: fields.pop(k) for k in [*fields] if k in _PACKING}
-  return training_config.TrainConfig(
+  return train_config.TrainConfig(
     objective=kind(**objective),
     packing=batches.PackingConfig(**packing),
     **fields,

@@ -13,7 +13,7 @@ from tokenizers import normalizers
 from tokenizers import pre_tokenizers
 from tokenizers import trainers
 
-from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer as tokenizer_lib
 
 NAMES = (
   *("<extra_0>", "ки", "<sep>", "<s>", "</s>", "<unk>", "<pad>"),

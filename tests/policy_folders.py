@@ -17,7 +17,7 @@ from tokenizers import pre_tokenizers
 from tokenizers import processors
 from tokenizers import trainers
 
-from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer as tokenizer_lib
 
 QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 LLAMA = (

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from prm_jax.data import rater_coefficients
+from prm_jax.evaluation import rater_coefficients
 
 
 def alpha(values, level):

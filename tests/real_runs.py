@@ -12,7 +12,7 @@ import numpy as np
 import test_cli
 import xla_flags
 
-from prm_jax.data.formats import jsonl
+from prm_jax.records import jsonl
 
 ROOT = pathlib.Path(__file__).parent.parent
 ENVIRONMENT = os.environ | dict(

@@ -2,7 +2,7 @@
 
 As a user of the published code would run them: the text is put together, the
 whole of it is encoded with added tokens found in it, and steps are looked for
-by their separator's id. They are the oracles of data/templates.py for ordinary
+by their separator's id. They are the oracles of text/templates.py for ordinary
 text, and show what goes wrong where a text contains a separator.
 """
 
@@ -17,7 +17,7 @@ from tokenizers import normalizers
 from tokenizers import pre_tokenizers
 from tokenizers import trainers
 
-from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer as tokenizer_lib
 
 LESSONS = [
   "Janet has 3 eggs and buys 12 more. How many eggs has she now?\n",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 
 
 def text(

@@ -15,15 +15,15 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import encoding
-from prm_jax.data import packing
-from prm_jax.data import step_automaton
-from prm_jax.demo import run_config as demo_run_config
-from prm_jax.inference import drawing
-from prm_jax.inference import scorer
+from prm_jax.demo import demo_run_config as demo_run_config
 from prm_jax.models import sharding
 from prm_jax.plan import topologies
+from prm_jax.policy import drawing
+from prm_jax.rows import packing
 from prm_jax.runtime import config_files
+from prm_jax.scoring import scorer
+from prm_jax.text import encoding
+from prm_jax.text import step_automaton
 
 FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks"
 
@@ -504,7 +504,7 @@ def test_our_server_and_a_plain_one_give_the_same_scores(
   serve.peer.use_device("cpu")
   args.solutions, args.clients, args.rounds = 6, 3, 1
   args.tokens, args.batch_tokens = [1, 128], 128
-  monkeypatch.setattr("prm_jax.inference.prefix_shapes._FEW_ROWS", (1,))
+  monkeypatch.setattr("prm_jax.scoring.prefix_shapes._FEW_ROWS", (1,))
   monkeypatch.setattr(serve.peer, "read", lambda path: RATED)
   result = serve.measure("growing", args, tmp_path)
   assert {*result["differences"]} == {

@@ -8,13 +8,13 @@ import jax
 from jax import numpy as jnp
 import pytest
 
-from prm_jax.data import packing
-from prm_jax.inference import prefix_programs
-from prm_jax.inference import scorer
-from prm_jax.models import config as model_config
-from prm_jax.plan import memory
+from prm_jax.models import model_config as model_config
+from prm_jax.plan import planned_memory
 from prm_jax.plan import topologies
+from prm_jax.rows import packing
 from prm_jax.runtime import files
+from prm_jax.scoring import prefix_programs
+from prm_jax.scoring import scorer
 
 ROOT = pathlib.Path(__file__).parents[1]
 MODEL = model_config.ModelConfig(
@@ -56,7 +56,9 @@ def test_a_scores_need_is_what_the_compiler_says_of_the_program_that_runs(fits):
     program="prm",
     scoring=(),
   ).compile()
-  assert fits.record_of(part)["need"] == memory.peak(compiled.memory_analysis())
+  assert fits.record_of(part)["need"] == planned_memory.peak(
+    compiled.memory_analysis()
+  )
 
 
 def test_a_program_of_a_search_is_counted_with_all_that_the_other_model_holds(

@@ -28,23 +28,11 @@ from prm_jax import schema
 from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.data import array_record
-from prm_jax.data import encoding
-from prm_jax.data import foreign_tokenizers
-from prm_jax.data import policy_templates
-from prm_jax.data import sources
-from prm_jax.data import templates
-from prm_jax.data import tfds_records
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.data import tokenizer_worker
-from prm_jax.data import trial_texts
-from prm_jax.data.formats import dataset_folders
-from prm_jax.data.formats import jsonl
-from prm_jax.data.formats import processbench
-from prm_jax.data.formats import record_files
-from prm_jax.demo import run as demo_run
-from prm_jax.device_check import results as device_results
-from prm_jax.evaluation import prmbench
+from prm_jax.datasets import tfds_records
+from prm_jax.datasets.formats import processbench
+from prm_jax.demo import demo_run as demo_run
+from prm_jax.device_check import check_results
+from prm_jax.evaluation import prmbench_metrics
 from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import class_names
 from prm_jax.huggingface import from_hf_config
@@ -53,23 +41,35 @@ from prm_jax.huggingface import how_read
 from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import safetensors_io
 from prm_jax.huggingface import token_names
-from prm_jax.inference import score_sources
-from prm_jax.inference import scores
-from prm_jax.inference.remote import endpoint as endpoint_lib
-from prm_jax.inference.remote import journal as replies_journal
-from prm_jax.inference.remote import replies
 from prm_jax.jobs import journal
-from prm_jax.models import config as model_config
+from prm_jax.jobs import step_scores
+from prm_jax.models import model_config as model_config
 from prm_jax.plan import budgets
+from prm_jax.records import array_record
+from prm_jax.records import dataset_folders
+from prm_jax.records import jsonl
+from prm_jax.records import record_files
+from prm_jax.records import sources
+from prm_jax.remote import endpoint as endpoint_lib
+from prm_jax.remote import replies
+from prm_jax.remote import reply_journal
+from prm_jax.reports import rl_page
 from prm_jax.reports import rl_records
-from prm_jax.reports import rl_run
 from prm_jax.rl import reward_record
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.runtime import limited_process
 from prm_jax.runtime import limits
-from prm_jax.training import run as training_run
+from prm_jax.scoring import score_sources
+from prm_jax.text import encoding
+from prm_jax.text import foreign_tokenizers
+from prm_jax.text import policy_templates
+from prm_jax.text import templates
+from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_worker
+from prm_jax.text import trial_texts
+from prm_jax.training import train_run
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "hf"
 SOLUTION = schema.Solution("a", "p", ("s",), labels=(1.0,))
@@ -262,7 +262,7 @@ def test_config_and_data_of_a_run(tmp_path):
 
   def read(path):
     _seal(path)
-    training_run._check_same_data(path, data)
+    train_run._check_same_data(path, data)
 
   hostile_json.check(read, tmp_path / "data.json", data)
 
@@ -298,7 +298,7 @@ def test_the_journal_of_replies(tmp_path):
   def read(file):
     line = checked_lines.line_of(file.read_text())
     (tmp_path / "journal").write_text(line)
-    opened = replies_journal.Journal(tmp_path / "journal", time.time)
+    opened = reply_journal.Journal(tmp_path / "journal", time.time)
     opened.get("k")
     opened.close()
 
@@ -384,7 +384,7 @@ def test_data(tmp_path):
     jsonl.record_from_solution(SOLUTION),
   )
   hostile_json.check(
-    lambda path: scores.read_scores(path, [SOLUTION]),
+    lambda path: step_scores.read_scores(path, [SOLUTION]),
     tmp_path / "scores.jsonl",
     dict(id="a", step_scores=[0.5]),
   )
@@ -422,7 +422,7 @@ def test_fields_of_a_solution_that_stages_read(tmp_path):
     for solution in jsonl.read_solutions(path):
       encoding.step_labels(solution, encoding.LabelPolicy())
       if solution.extra.get("classification") == "redundency":
-        prmbench.control(solution)
+        prmbench_metrics.control(solution)
 
   hostile_json.check(read, tmp_path / "a.jsonl", record)
 
@@ -437,7 +437,7 @@ def test_the_page_of_an_rl_run(tmp_path):
 
   def read(path):
     path.write_text(checked_lines.line_of(path.read_text()))
-    rl_run.render(*rl_records.read(tmp_path), {})
+    rl_page.render(*rl_records.read(tmp_path), {})
 
   hostile_json.check(read, metrics, update)
   metrics.write_text(checked_lines.line_of(json.dumps(update)))
@@ -455,16 +455,16 @@ def test_other_records(tmp_path):
     tmp_path / "phases.json",
     dict(a=1.5),
   )
-  record = device_results.Record(
+  record = check_results.Record(
     "quick",
     "c",
     dict(command="x"),
-    planned=[device_results.Planned("a", "s", True)],
-    results=[device_results.Result("a", "pass", True, number=1.0)],
+    planned=[check_results.Planned("a", "s", True)],
+    results=[check_results.Result("a", "pass", True, number=1.0)],
   )
   record.write(tmp_path / "device.json")
   hostile_json.check(
-    lambda path: [r.line() for r in device_results.read(path).results],
+    lambda path: [r.line() for r in check_results.read(path).results],
     tmp_path / "device.json",
     json.loads((tmp_path / "device.json").read_text()),
   )
@@ -607,7 +607,7 @@ def _pipes(folder: pathlib.Path):
       save("params/_METADATA"), params
     ),
     "journal": lambda: journal.opened(output, [], {}).__enter__(),
-    "replies": lambda: replies_journal.Journal(pipe("j"), time.time),
+    "replies": lambda: reply_journal.Journal(pipe("j"), time.time),
     "a function": lambda: score_sources.load(f"{pipe('f.py')}:f"),
     "rewards": lambda: reward_record.check_same(
       pipe(reward_record.RECORD).parent, {}

@@ -23,7 +23,7 @@ import small_config
 import xla_flags
 
 from prm_jax.checkpoints import model_json
-from prm_jax.data.formats import jsonl
+from prm_jax.records import jsonl
 from prm_jax.testbed import arithmetic
 from prm_jax.training import programs
 

@@ -12,7 +12,7 @@ import using_prm_jax
 import prm_jax
 from prm_jax import errors
 from prm_jax import trainer
-from prm_jax.data.formats import jsonl
+from prm_jax.records import jsonl
 from prm_jax.runtime import config_files
 from prm_jax.runtime import verbs
 

@@ -35,7 +35,7 @@ import torch
 import prm_jax
 from prm_jax.integrations import placement
 from prm_jax.integrations import skyrl as prm_skyrl
-from prm_jax.integrations import turns
+from prm_jax.integrations import turn_rewards
 
 PRM = os.environ.get("PRM", "http://localhost:8000/v1")
 
@@ -52,7 +52,7 @@ class TurnGenerator(SkyRLGymGenerator):
       score=prm_jax.load_score(PRM),
       decode=placement.decoder(self.tokenizer),
       # What Qwen's template leaves around what the environment says.
-      between=turns.between("user\n", "\nassistant"),
+      between=turn_rewards.between("user\n", "\nassistant"),
     )
 
 

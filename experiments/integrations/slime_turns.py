@@ -27,7 +27,7 @@ import transformers
 import prm_jax
 from prm_jax.integrations import placement
 from prm_jax.integrations import slime as prm_slime
-from prm_jax.integrations import turns
+from prm_jax.integrations import turn_rewards
 
 PRM = os.environ.get("PRM", "http://localhost:8000/v1")
 POLICY = os.environ.get("POLICY", "Qwen/Qwen3-4B")
@@ -36,7 +36,7 @@ custom_rm = prm_slime.turn_rm(
   prm_jax.load_score(PRM),
   placement.decoder(transformers.AutoTokenizer.from_pretrained(POLICY)),
   # What Qwen's template leaves around a tool's result without special tokens.
-  between=turns.between("user\n", "\nassistant"),
+  between=turn_rewards.between("user\n", "\nassistant"),
   messages_of=lambda sample: sample.metadata.get("messages"),
 )
 

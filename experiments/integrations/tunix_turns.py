@@ -22,7 +22,7 @@ from typing import Any
 
 import prm_jax
 from prm_jax.integrations import tunix as prm_tunix
-from prm_jax.integrations import turns
+from prm_jax.integrations import turn_rewards
 
 PRM = os.environ.get("PRM", "http://localhost:8000/v1")
 
@@ -36,7 +36,7 @@ class TurnScorer:
   def _logged(self, solutions):
     """Returns the scores of trajectories, and logs their metrics."""
     scores = self._score(solutions)
-    logging.info("prm %s", turns.metrics(scores))
+    logging.info("prm %s", turn_rewards.metrics(scores))
     return scores
 
   def score(self, items: Sequence[Any]) -> list[float]:

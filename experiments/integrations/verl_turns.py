@@ -23,12 +23,12 @@ import os
 
 import prm_jax
 from prm_jax.integrations import scoring
-from prm_jax.integrations import turns
+from prm_jax.integrations import turn_rewards
 from prm_jax.integrations import verl as prm_verl
 
 PRM = os.environ.get("PRM", "http://localhost:8000/v1")
 # What Qwen's template leaves around a tool's result without special tokens.
-between = turns.between("user\n", "\nassistant")
+between = turn_rewards.between("user\n", "\nassistant")
 TurnRewardManager = prm_verl.turn_reward_manager(
   prm_jax.load_score(PRM), rewards=scoring.delta, between=between
 )

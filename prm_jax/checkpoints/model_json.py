@@ -18,12 +18,12 @@ from prm_jax import schema
 from prm_jax import voting
 from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import sampling_defaults
-from prm_jax.data import encoding
-from prm_jax.data import segmenters
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.models import config as model_config
 from prm_jax.models import matmul
+from prm_jax.models import model_config as model_config
 from prm_jax.runtime import files
+from prm_jax.text import encoding
+from prm_jax.text import segmenters
+from prm_jax.text import tokenizer as tokenizer_lib
 
 FORMAT = 1
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from prm_jax import trainer
-from prm_jax.data import datasets
+from prm_jax.datasets import datasets
+from prm_jax.datasets import inspection
 from prm_jax.demo import demo
 from prm_jax.device_check import check_device
 from prm_jax.evaluation import choose_threshold
@@ -13,8 +14,8 @@ from prm_jax.evaluation import evaluate_processbench
 from prm_jax.evaluation import evaluate_steps
 from prm_jax.evaluation import evaluate_turns
 from prm_jax.huggingface import exchange
-from prm_jax.inference import sample
-from prm_jax.inference import score
+from prm_jax.jobs import sample
+from prm_jax.jobs import score
 from prm_jax.labelling import consensus
 from prm_jax.labelling import label_judge
 from prm_jax.labelling import label_rollouts
@@ -26,9 +27,8 @@ from prm_jax.runtime import doctor
 from prm_jax.runtime import verbs
 from prm_jax.search import calibrate
 from prm_jax.search import search
-from prm_jax.search import verify
+from prm_jax.search import verify_run
 from prm_jax.serving import serve
-from prm_jax.training import inspection
 
 VERBS: dict[str, type[verbs.Verb]] = {
   "demo": demo.Demo,
@@ -65,7 +65,7 @@ KINDS: dict[str, tuple[str, dict[str, type[verbs.Verb]]]] = dict(
   ),
   verify=(
     "Answers only if a reward model is sure enough: accepts, or draws again",
-    dict(run=verify.Verify, choose=choose_threshold.ChooseThreshold),
+    dict(run=verify_run.Verify, choose=choose_threshold.ChooseThreshold),
   ),
   eval=(
     "Evaluates a reward model",

@@ -12,7 +12,7 @@ import textwrap
 from typing import Any
 
 from prm_jax import errors
-from prm_jax.cli import arguments
+from prm_jax.cli import parser as parser_lib
 from prm_jax.runtime import verbs
 
 # Where a value goes: the class of which it is, by the names that lead there.
@@ -109,7 +109,7 @@ def _options(kind: type, at: Place, group: str) -> list[Option]:
   return found
 
 
-def add(commands: arguments.Parser, name: str, kind: type[verbs.Verb]) -> None:
+def add(commands: parser_lib.Parser, name: str, kind: type[verbs.Verb]) -> None:
   """Adds the command of a verb.
 
   Args:
@@ -146,7 +146,7 @@ def add(commands: arguments.Parser, name: str, kind: type[verbs.Verb]) -> None:
   told = []
   if takes_config(kind):
     parser.set_defaults(overrides=())
-    told.append(textwrap.fill(arguments.FIELDS, 78))
+    told.append(textwrap.fill(parser_lib.FIELDS, 78))
   if example := verbs.example(kind):
     told.append(textwrap.indent(f"example:\n{example}", "  ")[2:])
   parser.epilog = "\n\n".join(told)
@@ -242,7 +242,7 @@ def _parse(field: verbs.Field) -> Callable[[str], Any] | None:
   parse = field.parse or (
     of_number.get(hint) if isinstance(hint, type) else None
   )
-  return parse and arguments.told(parse)
+  return parse and parser_lib.told(parse)
 
 
 def value(kind: type[verbs.Value], given: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -16,10 +16,10 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import trainer
-from prm_jax.cli import arguments
 from prm_jax.cli import commands
 from prm_jax.cli import flags as flags_lib
 from prm_jax.cli import output
+from prm_jax.cli import parser as parser_lib
 from prm_jax.demo import demo
 from prm_jax.runtime import exhausted
 from prm_jax.runtime import outputs
@@ -102,7 +102,7 @@ def _failed_at_end(printed: terminal.Output, flags: frozenset[str]) -> int:
 
 def _run(
   argv: list[str],
-  parser: arguments.Parser,
+  parser: parser_lib.Parser,
   flags: frozenset[str],
   printed: terminal.Output,
 ) -> None:
@@ -166,8 +166,8 @@ def _split_overrides(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 @functools.cache  # a process has one; under the tests' type checks it takes 0.2 s
-def _parser() -> arguments.Parser:
-  parser = arguments.Parser(
+def _parser() -> parser_lib.Parser:
+  parser = parser_lib.Parser(
     prog="prm-jax",
     allow_abbrev=False,
     description="Process supervision in JAX: train, use and evaluate process"
@@ -190,10 +190,10 @@ def _parser() -> arguments.Parser:
 
 
 def _version(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-  import prm_jax
+  from prm_jax import _version
 
   if args.version:
-    print(f"prm_jax {prm_jax.__version__}")
+    print(f"prm_jax {_version.__version__}")
   else:
     parser.print_help()
 
@@ -216,7 +216,7 @@ _FILLED = dict(
 
 def _print_config(argv: list[str], overrides: list[str]) -> None:
   """Prints a config's fields and values, as its command would read them."""
-  finder = arguments.Parser(prog="prm-jax", add_help=False, allow_abbrev=False)
+  finder = parser_lib.Parser(prog="prm-jax", add_help=False, allow_abbrev=False)
   finder.add_argument("--config")
   path = finder.parse_known_args(argv)[0].config
   from prm_jax.runtime import config_files

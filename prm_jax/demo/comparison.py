@@ -13,10 +13,10 @@ import numpy as np
 
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import best_of_n
 from prm_jax.evaluation import step_metrics
-from prm_jax.inference import score as score_lib
+from prm_jax.jobs import score as score_lib
+from prm_jax.records import jsonl
 
 StepScores = Mapping[str, Sequence[schema.StepScores]]
 

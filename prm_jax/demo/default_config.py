@@ -38,7 +38,7 @@ def training(
   monte_carlo: bool = False,
   **fields,
 ) -> ml_collections.ConfigDict:
-  """Returns the fields of one training run (training.config.TrainConfig)."""
+  """Returns the fields of one training run (training.train_config.TrainConfig)."""
   c = ml_collections.ConfigDict()
   c.program = program
   c.seed = 0

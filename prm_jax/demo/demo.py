@@ -74,9 +74,9 @@ class Demo(verbs.Verb):
     Raises:
       InputError: It can't be read, or a field or a value doesn't fit.
     """
-    from prm_jax.demo import run_config
+    from prm_jax.demo import demo_run_config
 
-    return config.filled(run_config.form())
+    return config.filled(demo_run_config.form())
 
   def __call__(self) -> dict[str, Any]:
     """Runs the demo, or finishes it.
@@ -87,8 +87,8 @@ class Demo(verbs.Verb):
     Raises:
       InputError: The config can't be used, or the workdir holds another run.
     """
-    from prm_jax.demo import run as demo_run
-    from prm_jax.demo import run_config
+    from prm_jax.demo import demo_run as demo_run
+    from prm_jax.demo import demo_run_config
     from prm_jax.runtime import environment
 
     given, workdir = self._config, self._workdir
@@ -96,7 +96,7 @@ class Demo(verbs.Verb):
       given = dataclasses.replace(given, file=_HERE / "quick_config.py")
     config = self.filled(given)
     outputs.check(dict(workdir=workdir), [given.path], are_folders=True)
-    demo = run_config.from_config(config, self.seed)
+    demo = demo_run_config.from_config(config, self.seed)
     details = environment.describe(config)
     claim = details["config"] | dict(seed=self.seed)
     with environment.remove_if_refused(workdir):
@@ -109,10 +109,10 @@ class Demo(verbs.Verb):
 
   def run(self) -> None:
     """Runs the demo, or finishes it, and says how its models compare."""
-    from prm_jax.evaluation import tables
+    from prm_jax.evaluation import result_tables
 
     results = self()
-    verbs.log_text(_logger, f"\n{tables.best_of_n_table(results)}\n")
+    verbs.log_text(_logger, f"\n{result_tables.best_of_n_table(results)}\n")
     if self.quick:
       _logger.info(
         "`quick=True`: every stage ran; its models are too small to compare"

@@ -7,8 +7,8 @@ import logging
 import pathlib
 
 from prm_jax import errors
-from prm_jax.device_check import results
-from prm_jax.device_check import run as run_lib
+from prm_jax.device_check import check_results
+from prm_jax.device_check import check_run as run_lib
 from prm_jax.device_check import verdict
 from prm_jax.runtime import outputs
 from prm_jax.runtime import verbs
@@ -53,7 +53,7 @@ class CheckDevice(verbs.Verb):
     if not all(self._wanted):
       raise errors.InputError(f"`only={self.only}`: give names or groups")
 
-  def __call__(self) -> results.Record:
+  def __call__(self) -> check_results.Record:
     """Runs the checks whose result the output lacks.
 
     Returns:
@@ -84,7 +84,7 @@ class CheckDevice(verbs.Verb):
         can't be used; a speed below its goal is no error.
     """
     outputs.check(dict(output=self.output), [self.against])
-    old = self.against and results.read(pathlib.Path(self.against))
+    old = self.against and check_results.read(pathlib.Path(self.against))
     record = self()
     verbs.log_text(_logger, verdict.table(record))
     if old:
@@ -99,10 +99,10 @@ class CheckDevice(verbs.Verb):
   def _wanted(self) -> tuple[str, ...]:
     return () if self.only is None else tuple(self.only.split(","))
 
-  def _check_right(self, record: results.Record) -> None:
+  def _check_right(self, record: check_results.Record) -> None:
     """Raises InputError unless all that was asked for is done and right."""
     asked = [
-      r for r in record.results if results.is_asked(r.name, self._wanted)
+      r for r in record.results if check_results.is_asked(r.name, self._wanted)
     ]
     wrong = [r.name for r in asked if r.required and r.status == "fail"]
     broken = [r.name for r in asked if r.status == "fail" and r.number is None]

@@ -10,26 +10,26 @@ from jax import numpy as jnp
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.data import encoding
+from prm_jax.checkpoints import held
+from prm_jax.device_check import check_results
 from prm_jax.device_check import machine
-from prm_jax.device_check import models
-from prm_jax.device_check import results
+from prm_jax.device_check import model_checks
 from prm_jax.device_check import shapes
 from prm_jax.device_check import speed
 from prm_jax.device_check import timing
-from prm_jax.device_check import updates
+from prm_jax.device_check import update_checks
 from prm_jax.device_check import workloads
-from prm_jax.inference import engine as engine_lib
-from prm_jax.inference import held
-from prm_jax.inference import sampler
-from prm_jax.inference import scorer
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
+from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import sampler
+from prm_jax.scoring import scorer
+from prm_jax.text import encoding
 
 SLOTS = (64, 16, 256)
 _PROMPT_TOKENS = 128
 
 
-def checks(setting: results.Setting) -> list[results.Check]:
+def checks(setting: check_results.Setting) -> list[check_results.Check]:
   """Returns what is measured of scoring and sampling."""
   quick = setting.mode == "quick"
   runs = {
@@ -47,7 +47,7 @@ def checks(setting: results.Setting) -> list[results.Check]:
     if not (quick and suffix)
   }
   return [
-    results.Check(f"speed.{name}", run, required=False, stage="inference")
+    check_results.Check(f"speed.{name}", run, required=False, stage="inference")
     for name, run in runs.items()
   ]
 
@@ -63,8 +63,8 @@ def _loaded(
   """
   model = shapes.SHAPES[name]
   if memory is not None and 2 * shapes.num_parameters(model) > 0.75 * memory:
-    raise results.NotRun("doesn't fit")
-  leaves = jax.eval_shape(lambda: models.random_params(model, (head,)))
+    raise check_results.NotRun("doesn't fit")
+  leaves = jax.eval_shape(lambda: model_checks.random_params(model, (head,)))
   # Leaf by leaf: as float32 all of them might not fit. Values don't matter.
   params = jax.tree.map(lambda leaf: _noise(leaf.shape), leaves)
   if head == "lm":
@@ -81,8 +81,8 @@ def _noise(shape: tuple[int, ...]) -> jax.Array:
 
 
 def _score(
-  name: str, layout: str, setting: results.Setting
-) -> results.Measured:
+  name: str, layout: str, setting: check_results.Setting
+) -> check_results.Measured:
   """Returns the FLOP/s of scoring, over those of a matmul, as they count.
 
   What solutions need in that layout: no padding, and of keys those that are
@@ -93,7 +93,7 @@ def _score(
   count = 12 if setting.small else 512
   solutions = workloads.solutions("solutions", count, longest=T // 2)
   encoding_config = encoding.EncodingConfig(max_tokens=T)
-  tokenizer = models.Endless(model.vocab_size - 2)
+  tokenizer = model_checks.Endless(model.vocab_size - 2)
   made = scorer.Scorer(
     "prm",
     model,
@@ -114,10 +114,10 @@ def _score(
     T,
     "tree" if layout == "tree" else "packed",
   )
-  flops = updates.matmul_flops(model, tokens, pairs / tokens) / 3
+  flops = update_checks.matmul_flops(model, tokens, pairs / tokens) / 3
   share = timing.rate(flops / speed.matmul_peak(setting), costs)["wall"]
   rate = timing.rate(len(solutions), costs)["wall"]
-  return results.Measured(
+  return check_results.Measured(
     share["median"],
     "of matmul",
     speed.goal(f"speed.score.{name}.{layout}", setting),
@@ -151,8 +151,8 @@ def _needed(
 
 
 def _roll_out(
-  name: str, slots: int, top_p: float, setting: results.Setting
-) -> results.Measured:
+  name: str, slots: int, top_p: float, setting: check_results.Setting
+) -> check_results.Measured:
   """Returns tokens per second of the rollout engine.
 
   Twice as many completions as slots, all of one length, so that slots are full
@@ -162,7 +162,11 @@ def _roll_out(
   model, params = _loaded(name, "lm", setting.memory)
   new, prompt = (32, 32) if setting.small else (128, _PROMPT_TOKENS)
   engine = engine_lib.Engine(
-    model, params, models.Endless(model.vocab_size), slots=slots, reserve=True
+    model,
+    params,
+    model_checks.Endless(model.vocab_size),
+    slots=slots,
+    reserve=True,
   )
   rng = np.random.default_rng(0)
   requests = [
@@ -183,7 +187,7 @@ def _roll_out(
   cache = 2 * 2 * model.num_layers * channels * (prompt + new / 2)
   step_bytes = 2 * shapes.num_parameters(model) + slots * cache
   bound = slots * bandwidth / step_bytes
-  return results.Measured(
+  return check_results.Measured(
     rate["median"],
     "tokens/s",
     note=f"{rate['median'] / bound:.2f} of what memory bandwidth allows; slot"

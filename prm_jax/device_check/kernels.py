@@ -10,24 +10,24 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 
-from prm_jax.device_check import attention as attention_lib
-from prm_jax.device_check import results
+from prm_jax.device_check import attention_checks as attention_lib
+from prm_jax.device_check import check_results
 from prm_jax.device_check import shapes
 from prm_jax.device_check import timing
 from prm_jax.device_check import workloads
 from prm_jax.models import attention
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 
 # One solution a row, whole solutions, and trees of alternatives.
 ROWS = ("causal", "packed", "tree")
 OURS = "ours"
 
 
-def checks(setting: results.Setting) -> list[results.Check]:
+def checks(setting: check_results.Setting) -> list[check_results.Check]:
   """Returns a check for each kind of row."""
   del setting
   return [
-    results.Check(
+    check_results.Check(
       f"speed.attention.{rows}",
       functools.partial(_measure, rows),
       required=False,
@@ -37,7 +37,9 @@ def checks(setting: results.Setting) -> list[results.Check]:
   ]
 
 
-def _measure(rows: str, setting: results.Setting) -> results.Measured:
+def _measure(
+  rows: str, setting: check_results.Setting
+) -> check_results.Measured:
   """Returns how many times as fast as another kernel ours is, both directions.
 
   Raises:
@@ -54,7 +56,7 @@ def _measure(rows: str, setting: results.Setting) -> results.Measured:
   )
   kernels = _kernels(rows, jnp.asarray(until), setting)
   if [*kernels] == [OURS]:
-    raise results.NotRun("no other kernel here for such rows: no Tokamax")
+    raise check_results.NotRun("no other kernel here for such rows: no Tokamax")
   runs, refused = {}, {}
   for name, kernel in kernels.items():
     step = jax.jit(functools.partial(_with_gradients, kernel))
@@ -68,7 +70,7 @@ def _measure(rows: str, setting: results.Setting) -> results.Measured:
       continue
     runs[name] = run
   if list(runs) == [OURS]:
-    raise results.NotRun(f"the others refuse: {refused}")
+    raise check_results.NotRun(f"the others refuse: {refused}")
   costs = timing.alternate(runs, 1 if setting.mode == "quick" else 10)
   ratios = {
     name: timing.ratio(other, costs[OURS])["wall"]
@@ -77,7 +79,7 @@ def _measure(rows: str, setting: results.Setting) -> results.Measured:
   }
   best = min(ratios, key=lambda name: ratios[name]["median"])
   keys_seen = float((until - np.arange(T)).mean())
-  return results.Measured(
+  return check_results.Measured(
     ratios[best]["median"],
     "x",
     note=f"as fast as {best}, {B} rows of {T:,}; a token sees"
@@ -106,7 +108,7 @@ def visible_until(rows: str, B: int, T: int, vocab_size: int) -> np.ndarray:
 
 
 def _kernels(
-  rows: str, until: Any, setting: results.Setting
+  rows: str, until: Any, setting: check_results.Setting
 ) -> dict[str, Callable]:
   """Returns functions of (q, k, v) by name; jax.nn's know causal rows alone."""
   kernels: dict[str, Callable] = {

@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 import numpy as np
 
-from prm_jax.device_check import results
+from prm_jax.device_check import check_results
 from prm_jax.device_check import timing
 from prm_jax.models import matmul as matmul_lib
 from prm_jax.models import sharding
@@ -49,22 +49,26 @@ def peak_bytes() -> int | None:
   return stats.get("peak_bytes_in_use")
 
 
-def checks(setting: results.Setting) -> list[results.Check]:
+def checks(setting: check_results.Setting) -> list[check_results.Check]:
   """Returns the checks of the machine itself."""
   collectives = COLLECTIVES if setting.num_devices > 1 else ()
   return [
-    results.Check("machine.devices", _devices),
-    results.Check("machine.matmul", matmul, required=False),
-    results.Check("machine.float32_bits", _float32_bits, required=False),
-    results.Check("machine.memory_bandwidth", bandwidth, required=False),
+    check_results.Check("machine.devices", _devices),
+    check_results.Check("machine.matmul", matmul, required=False),
+    check_results.Check("machine.float32_bits", _float32_bits, required=False),
+    check_results.Check("machine.memory_bandwidth", bandwidth, required=False),
     *(
-      results.Check(f"machine.{name}", functools.partial(_collective, name))
+      check_results.Check(
+        f"machine.{name}", functools.partial(_collective, name)
+      )
       for name in collectives
     ),
   ]
 
 
-def known(name: str, measure: Callable, setting: results.Setting) -> float:
+def known(
+  name: str, measure: Callable, setting: check_results.Setting
+) -> float:
   """Returns the number of an earlier check, or measures it now."""
   if name in setting.known:
     return setting.known[name]
@@ -80,14 +84,14 @@ def wrong_devices() -> list[str]:
   ]
 
 
-def _devices(setting: results.Setting) -> results.Measured:
+def _devices(setting: check_results.Setting) -> check_results.Measured:
   """Returns how many devices add up a sum rightly."""
   wrong = wrong_devices()
   right = setting.num_devices - len(wrong)
   gib = "unknown"
   if setting.memory is not None:
     gib = f"{setting.memory / 2**30:.1f} GiB"
-  return results.Measured(
+  return check_results.Measured(
     right,
     "devices",
     setting.num_devices,
@@ -99,7 +103,7 @@ def _devices(setting: results.Setting) -> results.Measured:
 # --- Peaks ------------------------------------------------------------------
 
 
-def matmul(setting: results.Setting) -> results.Measured:
+def matmul(setting: check_results.Setting) -> check_results.Measured:
   """Returns the FLOP/s of the fastest square product in bfloat16.
 
   2 n^3 FLOPs of normally distributed numbers: zeros may run faster.
@@ -109,7 +113,7 @@ def matmul(setting: results.Setting) -> results.Measured:
     sizes = (1024, 2048) if setting.platform == "cpu" else (2048, 4096)
   rates = {n: _rate(_product, 2.0 * n**3, *_factors(n)) for n in sizes}
   size = max(rates, key=lambda n: rates[n]["median"])
-  return results.Measured(
+  return check_results.Measured(
     rates[size]["median"] / 1e12,
     "TFLOP/s",
     note=f"bfloat16, {size} x {size}",
@@ -144,7 +148,7 @@ def _rate(function: Callable, amount: float, *args: Any) -> dict[str, float]:
   return timing.rate(amount * calls, costs)["wall"]
 
 
-def _float32_bits(setting: results.Setting) -> results.Measured:
+def _float32_bits(setting: check_results.Setting) -> check_results.Measured:
   """Returns how many bits of float32 a matmul keeps by default.
 
   GPUs and TPUs may round float32 operands: to 11 bits (TF32) or 8 (bfloat16).
@@ -160,17 +164,17 @@ def _float32_bits(setting: results.Setting) -> results.Measured:
   note = "float32 matmuls round their operands"
   if bits > 20:
     note = "float32 matmuls are float32"
-  return results.Measured(float(bits), "bits", note=note)
+  return check_results.Measured(float(bits), "bits", note=note)
 
 
-def bandwidth(setting: results.Setting) -> results.Measured:
+def bandwidth(setting: check_results.Setting) -> check_results.Measured:
   """Returns bytes read and written per second, of x + 1 over a large array."""
   n = (64 if setting.platform == "cpu" else 1024) << 20
   if setting.mode == "quick":
     n = min(n, 256 << 20)
   ones = jnp.ones(n // 4, jnp.float32)
   rate = _rate(jax.jit(lambda x: x + 1), 2.0 * n, ones)
-  return results.Measured(
+  return check_results.Measured(
     rate["median"] / 1e9,
     "GB/s",
     note=f"of {n >> 20} MiB",
@@ -181,7 +185,9 @@ def bandwidth(setting: results.Setting) -> results.Measured:
 # --- Between devices --------------------------------------------------------
 
 
-def _collective(name: str, setting: results.Setting) -> results.Measured:
+def _collective(
+  name: str, setting: check_results.Setting
+) -> check_results.Measured:
   """Returns bytes per second that each device sends, as a ring sends them.
 
   Of n devices with s bytes each: all_gather s (n - 1), reduce_scatter and
@@ -213,7 +219,7 @@ def _collective(name: str, setting: results.Setting) -> results.Measured:
     raise AssertionError(f"{name} over {n} devices gives wrong numbers")
   ones = jax.device_put(np.ones((n, length), np.float32), spread)
   rate = _rate(call, collective.sent(4.0 * length, n), ones)
-  return results.Measured(
+  return check_results.Measured(
     rate["median"] / 1e9,
     "GB/s",
     note=f"that each of {n} devices sends, of {length >> 18} MiB each",

@@ -12,17 +12,17 @@ import jax
 import numpy as np
 
 from prm_jax import batch as batch_lib
-from prm_jax.data import encoding
-from prm_jax.data import packing
-from prm_jax.device_check import models
-from prm_jax.device_check import results
+from prm_jax.device_check import check_results
+from prm_jax.device_check import model_checks
 from prm_jax.device_check import shapes
 from prm_jax.device_check import timing
-from prm_jax.device_check import updates
-from prm_jax.inference import engine as engine_lib
-from prm_jax.inference import sampler
-from prm_jax.models import config as model_config
+from prm_jax.device_check import update_checks
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
+from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import sampler
+from prm_jax.rows import packing
+from prm_jax.text import encoding
 
 _ROUNDS = 3
 
@@ -44,10 +44,10 @@ class Work(NamedTuple):
 LARGE, LITTLE = Work(8, 2048, 64, 128), Work(2, 64, 4, 8)
 
 
-def checks(setting: results.Setting) -> list[results.Check]:
+def checks(setting: check_results.Setting) -> list[check_results.Check]:
   """Returns the comparisons with torch, which run where it has CUDA."""
   return [
-    results.Check(
+    check_results.Check(
       f"peers.{run.__name__}",
       functools.partial(_compare, run),
       required=False,
@@ -57,27 +57,29 @@ def checks(setting: results.Setting) -> list[results.Check]:
   ]
 
 
-def _compare(run: Callable, setting: results.Setting) -> results.Measured:
+def _compare(
+  run: Callable, setting: check_results.Setting
+) -> check_results.Measured:
   """Returns how many times as fast as torch we are.
 
   Raises:
     NotRun: torch, transformers or CUDA aren't there, or it doesn't fit.
   """
   if setting.platform != "gpu":
-    raise results.NotRun("compared on NVIDIA GPUs only")
+    raise check_results.NotRun("compared on NVIDIA GPUs only")
   for name in ("torch", "transformers", "safetensors"):
     if importlib.util.find_spec(name) is None:
-      raise results.NotRun(f"{name} isn't installed")
+      raise check_results.NotRun(f"{name} isn't installed")
   import torch
 
   if not torch.cuda.is_available():
-    raise results.NotRun("torch has no CUDA here")
+    raise check_results.NotRun("torch has no CUDA here")
   name = shapes.of(setting)[0]
   model = shapes.SHAPES[name]
   # The state of an update on each side, and activations.
   needed = 40 * shapes.num_parameters(model)
   if setting.memory is not None and setting.memory < needed:
-    raise results.NotRun(
+    raise check_results.NotRun(
       f"two models of {name} need {needed / 2**30:.0f} GiB together"
     )
   return run(model, LITTLE if setting.small else LARGE, "cuda")
@@ -109,7 +111,7 @@ def _both(model: model_config.ModelConfig, device: str) -> tuple[Any, Any]:
   """Returns random parameters to infer with, and torch's model of them."""
   import torch
 
-  params = models.random_params(model, ("lm",))
+  params = model_checks.random_params(model, ("lm",))
   params = jax.tree.map(lambda x: x.astype(model.compute_dtype), params)
   dtype = getattr(torch, model.compute_dtype)
   return params, _theirs(model, params, device, dtype).eval()
@@ -135,14 +137,14 @@ def _faster(
   by_torch: Callable[[], Any],
   note: str,
   **details: Any,
-) -> results.Measured:
+) -> check_results.Measured:
   """Returns torch's time over ours, in turns."""
   by_jax()
   by_torch()
   costs = timing.alternate(dict(ours=by_jax, torch=by_torch), _ROUNDS)
   ratio = timing.ratio(costs["torch"], costs["ours"])["wall"]
   seconds = timing.wall_seconds(costs)
-  return results.Measured(
+  return check_results.Measured(
     ratio["median"],
     "x",
     note=f"as fast as torch: {note}",
@@ -160,7 +162,7 @@ def _wait(device: str) -> None:
 
 def forward(
   model: model_config.ModelConfig, work: Work, device: str
-) -> results.Measured:
+) -> check_results.Measured:
   """Compares forward passes to the last hidden states, and these states."""
   import torch
 
@@ -188,12 +190,12 @@ def forward(
 
 def update(
   model: model_config.ModelConfig, work: Work, device: str
-) -> results.Measured:
+) -> check_results.Measured:
   """Compares updates: float32 parameters, AdamW, layers computed again."""
   import torch
 
   model = dataclasses.replace(model, remat="full")
-  run = updates.Updates(model, 0)
+  run = update_checks.Updates(model, 0)
   run.start()
   ids = _ids(model, work.rows, work.tokens)
   rows = _rows(ids)
@@ -231,7 +233,7 @@ def update(
 
 def generate(
   model: model_config.ModelConfig, work: Work, device: str
-) -> results.Measured:
+) -> check_results.Measured:
   """Compares sampling of the same number of tokens after the same prompts."""
   import torch
 
@@ -240,7 +242,7 @@ def generate(
   engine = engine_lib.Engine(
     model,
     params,
-    models.Endless(model.vocab_size),
+    model_checks.Endless(model.vocab_size),
     slots=work.completions,
     reserve=True,
   )

@@ -7,8 +7,8 @@ import dataclasses
 import functools
 from typing import NamedTuple
 
-from prm_jax.device_check import results
-from prm_jax.models import config as model_config
+from prm_jax.device_check import check_results
+from prm_jax.models import model_config as model_config
 
 # Qwen2.5's shapes: those of experiments/prm800k_qwen2_5_math_*.py (a test), and
 # one that a CPU can do.
@@ -60,12 +60,12 @@ def row_tokens(name: str) -> int:
   return 512 if name.startswith("small") else 4096
 
 
-def of(setting: results.Setting) -> tuple[str, ...]:
+def of(setting: check_results.Setting) -> tuple[str, ...]:
   """Returns the names of the shapes that score and sample."""
   return ("small",) if setting.small else ("1_5b", "7b")
 
 
-def trained(setting: results.Setting) -> tuple[str, ...]:
+def trained(setting: check_results.Setting) -> tuple[str, ...]:
   """Returns the names of the shapes that are trained: 7B whole needs most."""
   if setting.small:
     return ("small", "small_lora")

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import jax
 
 from prm_jax import batch as batch_lib
+from prm_jax.device_check import check_results
 from prm_jax.device_check import machine
-from prm_jax.device_check import results
 from prm_jax.device_check import shapes
 from prm_jax.device_check import timing
-from prm_jax.device_check import updates
+from prm_jax.device_check import update_checks
 from prm_jax.device_check import workloads
 from prm_jax.training import optimizer as optimizer_lib
 
@@ -37,10 +37,10 @@ WORKLOADS = ("solutions", "alternatives")
 _ROUNDS = 3
 
 
-def checks(setting: results.Setting) -> list[results.Check]:
+def checks(setting: check_results.Setting) -> list[check_results.Check]:
   """Returns what is measured of updates."""
   return [
-    results.Check(
+    check_results.Check(
       f"speed.update.{name}",
       functools.partial(_measure, name),
       required=False,
@@ -56,12 +56,12 @@ def checks(setting: results.Setting) -> list[results.Check]:
   ]
 
 
-def goal(name: str, setting: results.Setting) -> float | None:
+def goal(name: str, setting: check_results.Setting) -> float | None:
   """Returns what we want a number to reach on this device, None if nothing."""
   return GOALS.get(setting.device_kind, {}).get(name)
 
 
-def matmul_peak(setting: results.Setting) -> float:
+def matmul_peak(setting: check_results.Setting) -> float:
   """Returns FLOP/s of the fastest bfloat16 product, measured if it wasn't."""
   return 1e12 * machine.known("machine.matmul", machine.matmul, setting)
 
@@ -94,8 +94,8 @@ _TRIES = 4
 
 
 def _measure(
-  name: str, setting: results.Setting
-) -> dict[str, results.Measured]:
+  name: str, setting: check_results.Setting
+) -> dict[str, check_results.Measured]:
   """Returns what updates of a shape say, by name of the result."""
   timed = _fit(name, setting)
   numbers = {f"speed.update.{name}": _share(name, timed, setting)}
@@ -108,7 +108,7 @@ def _measure(
   return numbers
 
 
-def _fit(name: str, setting: results.Setting) -> Timed:
+def _fit(name: str, setting: check_results.Setting) -> Timed:
   """Returns the times of updates of packed rows and of trees.
 
   Raises:
@@ -128,7 +128,9 @@ def _fit(name: str, setting: results.Setting) -> Timed:
       tried.append(fit.words())
     # Outside of the except clause, whose traceback holds what it had made.
     gc.collect()
-  raise results.NotRun(f"doesn't fit: {'; '.join(tried) or 'not even one row'}")
+  raise check_results.NotRun(
+    f"doesn't fit: {'; '.join(tried) or 'not even one row'}"
+  )
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -157,7 +159,7 @@ def _time(fit: shapes.Fit, memory: int | None, rounds: int) -> Timed:
   optimizer = optimizer_lib.OptimizerConfig(
     peak_lr=1e-5, momentum_dtype=fit.momentum_dtype
   )
-  run = updates.Updates(fit.model, 0, optimizer=optimizer)
+  run = update_checks.Updates(fit.model, 0, optimizer=optimizer)
   planned = run.plan(batches["packed solutions"])
   if memory is not None and planned > memory:
     raise MemoryError(f"{planned} bytes planned of {memory}")
@@ -168,8 +170,8 @@ def _time(fit: shapes.Fit, memory: int | None, rounds: int) -> Timed:
 
 
 def _share(
-  name: str, timed: Timed, setting: results.Setting
-) -> results.Measured:
+  name: str, timed: Timed, setting: check_results.Setting
+) -> check_results.Measured:
   """Returns the FLOP/s of an update, over those of a matmul, as they count."""
   batch = timed.batches["packed solutions"]
   tokens, T = batch.tokens.size, timed.fit.sequence_length
@@ -177,12 +179,12 @@ def _share(
   costs = timed.costs["packed solutions"]
 
   def share(keys: float) -> dict[str, float]:
-    flops = updates.matmul_flops(timed.fit.model, tokens, keys)
+    flops = update_checks.matmul_flops(timed.fit.model, tokens, keys)
     return timing.rate(flops / peak, costs)["wall"]
 
   shares = dict(causal=share(T / 2), seen=share(workloads.seen_keys(batch)))
   rates = timing.rate(tokens, costs)["wall"]
-  return results.Measured(
+  return check_results.Measured(
     shares["causal"]["median"],
     "of matmul",
     goal(f"speed.update.{name}", setting),
@@ -212,13 +214,13 @@ def _share(
 
 def _tree_over_packed(
   timed: Timed, workload: str, has_goal: bool
-) -> results.Measured:
+) -> check_results.Measured:
   """Returns the labels/s of trees over those of packed rows."""
   packed, tree = f"packed {workload}", f"tree {workload}"
   labels = dict(packed=timed.labels[packed], tree=timed.labels[tree])
   more = labels["tree"] / labels["packed"]
   ratio = timing.ratio(timed.costs[packed], timed.costs[tree], more)["wall"]
-  return results.Measured(
+  return check_results.Measured(
     ratio["median"],
     "x",
     _TREE_GOAL * more if has_goal else None,
@@ -229,11 +231,11 @@ def _tree_over_packed(
   )
 
 
-def _memory(name: str, timed: Timed) -> results.Measured:
+def _memory(name: str, timed: Timed) -> check_results.Measured:
   """Returns the peak of memory of the process over what was planned."""
   assert timed.used is not None
   gib = 1 << 30
-  return results.Measured(
+  return check_results.Measured(
     timed.used / timed.planned,
     "of planned",
     note=f"{timed.used / gib:.1f} GiB used, {timed.planned / gib:.1f} planned;"

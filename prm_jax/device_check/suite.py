@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from prm_jax.device_check import attention
+from prm_jax.device_check import attention_checks
+from prm_jax.device_check import check_results
 from prm_jax.device_check import inference
 from prm_jax.device_check import kernels
 from prm_jax.device_check import machine
-from prm_jax.device_check import models
+from prm_jax.device_check import model_checks
 from prm_jax.device_check import peers
-from prm_jax.device_check import results
 from prm_jax.device_check import shapes
 from prm_jax.device_check import speed
 from prm_jax.device_check import training
 
 
-def stages(setting: results.Setting) -> tuple[str, ...]:
+def stages(setting: check_results.Setting) -> tuple[str, ...]:
   """Returns the stages; each has a process, and so its memory, of its own.
 
   What is right comes first, then what people run first.
@@ -23,12 +23,12 @@ def stages(setting: results.Setting) -> tuple[str, ...]:
   return ("right", *updates, "inference", "kernels", "peers")
 
 
-def checks(setting: results.Setting) -> list[results.Check]:
+def checks(setting: check_results.Setting) -> list[check_results.Check]:
   """Returns the checks of a machine, in order."""
   parts = (
     machine,
-    attention,
-    models,
+    attention_checks,
+    model_checks,
     training,
     speed,
     kernels,

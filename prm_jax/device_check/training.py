@@ -15,17 +15,17 @@ import numpy as np
 
 from prm_jax import batch as batch_lib
 from prm_jax.checkpoints import manager
-from prm_jax.device_check import limits
-from prm_jax.device_check import models
-from prm_jax.device_check import results
-from prm_jax.device_check import updates
+from prm_jax.device_check import check_results
+from prm_jax.device_check import chip_limits
+from prm_jax.device_check import model_checks
+from prm_jax.device_check import update_checks
 from prm_jax.device_check import workloads
 from prm_jax.models import sharding
 
 UPDATES = 10
 
 
-def checks(setting: results.Setting) -> list[results.Check]:
+def checks(setting: check_results.Setting) -> list[check_results.Check]:
   """Returns the checks of training."""
   sharded: dict[str, Callable] = {
     f"sharded_is_one_device.{name}": functools.partial(_sharded, shape)
@@ -33,17 +33,20 @@ def checks(setting: results.Setting) -> list[results.Check]:
   }
   runs: dict[str, Callable] = {
     f"losses_are_the_cpus.{dtype}": functools.partial(_as_on_cpu, dtype)
-    for dtype in models.DTYPES
+    for dtype in model_checks.DTYPES
   }
   runs |= dict(resumed_is_uninterrupted=_resumed, same_bits_twice=_same_bits)
   return [
     *(
-      results.Check(
+      check_results.Check(
         f"training.{name}", run, run is not _same_bits, lane="training"
       )
       for name, run in runs.items()
     ),
-    *(results.Check(f"training.{name}", run) for name, run in sharded.items()),
+    *(
+      check_results.Check(f"training.{name}", run)
+      for name, run in sharded.items()
+    ),
   ]
 
 
@@ -58,10 +61,10 @@ def meshes(devices: int) -> dict[str, tuple[int, int, int]]:
 
 
 @functools.cache
-def _updates(dtype: str, mesh: jax.sharding.Mesh) -> updates.Updates:
+def _updates(dtype: str, mesh: jax.sharding.Mesh) -> update_checks.Updates:
   """Returns the update of SMALL, compiled once for a mesh."""
-  config = dataclasses.replace(models.SMALL, compute_dtype=dtype)
-  return updates.Updates(config, 0, mesh=mesh)
+  config = dataclasses.replace(model_checks.SMALL, compute_dtype=dtype)
+  return update_checks.Updates(config, 0, mesh=mesh)
 
 
 # --- Losses -----------------------------------------------------------------
@@ -75,7 +78,7 @@ class Rows(NamedTuple):
   few_examples: bool
 
 
-def _rows(setting: results.Setting) -> Rows:
+def _rows(setting: check_results.Setting) -> Rows:
   """Returns rows long enough for the kernels, as many as there are devices."""
   tokens = 256 if setting.platform == "cpu" else 1024
   return Rows(tokens, max(2, setting.num_devices), setting.small)
@@ -85,7 +88,7 @@ def _rows(setting: results.Setting) -> Rows:
 def _batches(rows: Rows) -> list[batch_lib.Batch]:
   """Returns the rows of each update, which hold trees."""
   examples = workloads.examples(
-    "solutions", models.SMALL.vocab_size, longest=rows.tokens
+    "solutions", model_checks.SMALL.vocab_size, longest=rows.tokens
   )[: 256 if rows.few_examples else None]
   filled = workloads.fill(
     examples, rows.num_rows, rows.tokens, share_prefixes=True, most=UPDATES
@@ -105,7 +108,7 @@ def _losses(
     mesh: where it runs.
     jitter: parameters are off by so much of their size, up or down.
   """
-  params = models.params_of("step")
+  params = model_checks.params_of("step")
   if jitter:
     rng = np.random.default_rng(0)
     params = jax.tree.map(
@@ -127,19 +130,21 @@ def _limit(dtype: str, rows: Rows, mesh: jax.sharding.Mesh) -> float:
   one for parameters and one for activations, and the rounding of a loss itself.
   float32 sums over the width have roundings of their own.
   """
-  u = limits.ROUNDOFF[dtype]
+  u = chip_limits.ROUNDOFF[dtype]
   if dtype == "float32":
-    u *= np.sqrt(models.SMALL.d_model)
+    u *= np.sqrt(model_checks.SMALL.d_model)
   plain = _losses("float32", rows, mesh)
   moved = _losses("float32", rows, mesh, float(2 * u))
   return float(np.abs(moved / plain - 1).max() + 2 * u)
 
 
-def _as_on_cpu(dtype: str, setting: results.Setting) -> results.Measured:
+def _as_on_cpu(
+  dtype: str, setting: check_results.Setting
+) -> check_results.Measured:
   """Compares ten losses with those of float32 on the CPU."""
-  there = models.mesh_of(models.cpu())
+  there = model_checks.mesh_of(model_checks.cpu())
   rows = _rows(setting)
-  losses = _losses(dtype, rows, models.mesh_of(jax.devices()[0]))
+  losses = _losses(dtype, rows, model_checks.mesh_of(jax.devices()[0]))
   note = f"losses {losses[0]:.4f} .. {losses[-1]:.4f} nats"
   return _compared(losses, dtype, rows, there, note, "cpu")
 
@@ -151,10 +156,10 @@ def _compared(
   mesh: jax.sharding.Mesh,
   note: str,
   name: str,
-) -> results.Measured:
+) -> check_results.Measured:
   """Returns how far losses are from those of float32 on a mesh of a name."""
   expected = _losses("float32", rows, mesh)
-  return results.Measured(
+  return check_results.Measured(
     float(np.abs(losses / expected - 1).max()),
     "relative",
     _limit(dtype, rows, mesh),
@@ -164,10 +169,10 @@ def _compared(
 
 
 def _sharded(
-  shape: tuple[int, int, int], setting: results.Setting
-) -> results.Measured:
+  shape: tuple[int, int, int], setting: check_results.Setting
+) -> check_results.Measured:
   """Compares ten losses on a mesh of all devices with those of one."""
-  one = models.mesh_of(jax.devices()[0])
+  one = model_checks.mesh_of(jax.devices()[0])
   rows = _rows(setting)
   losses = _losses("float32", rows, sharding.make_mesh(shape))
   note = "mesh data x fsdp x tensor = " + " x ".join(map(str, shape))
@@ -177,26 +182,29 @@ def _sharded(
 # --- Bits -------------------------------------------------------------------
 
 
-def _same_bits(setting: results.Setting) -> results.Measured:
+def _same_bits(setting: check_results.Setting) -> check_results.Measured:
   """Reports how many leaves two runs of the same updates have otherwise."""
   differ = _differing(_after(UPDATES, setting), _after(UPDATES, setting))
-  return results.Measured(
+  return check_results.Measured(
     differ,
     "leaves",
     note="differ" if differ else "the same bits in all of the state",
   )
 
 
-def _after(num: int, setting: results.Setting) -> Any:
+def _after(num: int, setting: check_results.Setting) -> Any:
   """Returns the state after so many updates, on the host."""
-  run = _updates("float32", models.mesh_of(jax.devices()[0]))
-  run.start(models.params_of("step"))
+  run = _updates("float32", model_checks.mesh_of(jax.devices()[0]))
+  run.start(model_checks.params_of("step"))
   _update(run, 0, num, setting)
   return jax.device_get(run.state)
 
 
 def _update(
-  run: updates.Updates, start: int, end: int, setting: results.Setting
+  run: update_checks.Updates,
+  start: int,
+  end: int,
+  setting: check_results.Setting,
 ) -> None:
   """Makes the updates of these numbers."""
   with jax.default_matmul_precision("highest"):
@@ -211,7 +219,7 @@ def _differing(a: Any, b: Any) -> int:
   )
 
 
-def _resumed(setting: results.Setting) -> results.Measured:
+def _resumed(setting: check_results.Setting) -> check_results.Measured:
   """Compares a run that was saved and resumed with one without interruption.
 
   If two runs of the same updates differ in their bits, so may these: then only
@@ -220,7 +228,7 @@ def _resumed(setting: results.Setting) -> results.Measured:
   half = UPDATES // 2
   whole = _after(UPDATES, setting)
   saved = _after(half, setting)
-  run = _updates("float32", models.mesh_of(jax.devices()[0]))
+  run = _updates("float32", model_checks.mesh_of(jax.devices()[0]))
   with tempfile.TemporaryDirectory() as folder:
     kept = manager.Checkpoints(pathlib.Path(folder))
     kept.save(run.state)
@@ -232,7 +240,7 @@ def _resumed(setting: results.Setting) -> results.Measured:
   _update(run, half, UPDATES, setting)
   differ = _differing(whole, jax.device_get(run.state))
   if lost or not differ:
-    return results.Measured(
+    return check_results.Measured(
       max(lost, differ),
       "leaves",
       0,
@@ -240,7 +248,7 @@ def _resumed(setting: results.Setting) -> results.Measured:
     )
   repeats = _differing(whole, _after(UPDATES, setting))
   note = "restored bit for bit; updates don't repeat their bits here"
-  return results.Measured(
+  return check_results.Measured(
     0 if repeats else differ,
     "leaves",
     0,

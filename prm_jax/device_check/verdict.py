@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prm_jax.device_check import results
+from prm_jax.device_check import check_results
 from prm_jax.runtime import files
 
 RIGHT, WRONG, UNKNOWN = "right here", "wrong here", "unknown here"
 
 
-def of(record: results.Record) -> dict[str, Any]:
+def of(record: check_results.Record) -> dict[str, Any]:
   """Returns the verdict as JSON data.
 
   Args:
@@ -42,7 +42,7 @@ def of(record: results.Record) -> dict[str, Any]:
 
 
 def _advice(
-  record: results.Record, failed: Sequence[str]
+  record: check_results.Record, failed: Sequence[str]
 ) -> list[dict[str, str]]:
   """Returns the config fields to set here: field, value, why."""
   fields: list[tuple[str, str, str]] = []
@@ -86,15 +86,15 @@ def _fields_of_fit(
   ]
 
 
-def table(record: results.Record) -> str:
+def table(record: check_results.Record) -> str:
   """Returns groups, what isn't as it should be, and the verdict, as text."""
   verdict = record.verdict or of(record)
   by_name = {r.name: r for r in record.results}
   planned = [
-    by_name.get(x.name, results.Result(x.name, "not run", x.required))
+    by_name.get(x.name, check_results.Result(x.name, "not run", x.required))
     for x in record.planned
   ]
-  groups: dict[str, list[results.Result]] = {}
+  groups: dict[str, list[check_results.Result]] = {}
   for r in planned:
     groups.setdefault(".".join(r.name.split(".")[:2]), []).append(r)
   width = max(map(len, ("group", *groups)))
@@ -102,7 +102,9 @@ def table(record: results.Record) -> str:
     f"{'group':<{width}}  {'pass':>4}  {'fail':>4}  {'not run':>7}  seconds  nearest its limit"
   ]
   for name, members in groups.items():
-    counts = [sum(r.status == s for r in members) for s in results.STATUSES]
+    counts = [
+      sum(r.status == s for r in members) for s in check_results.STATUSES
+    ]
     seconds = sum(r.seconds for r in members)
     lines.append(
       f"{name:<{width}}  {counts[0]:>4}  {counts[1]:>4}  {counts[2]:>7}"
@@ -130,7 +132,7 @@ def table(record: results.Record) -> str:
   return "\n".join(lines)
 
 
-def _nearest(members: Sequence[results.Result]) -> str:
+def _nearest(members: Sequence[check_results.Result]) -> str:
   """Returns the greatest share that a number has of its limit, in words."""
   shares = {
     r.name: r.number / r.limit
@@ -144,7 +146,9 @@ def _nearest(members: Sequence[results.Result]) -> str:
   return f"{shares[name]:.2f} of it{f': {rest}' if rest else ''}"
 
 
-def compared(record: results.Record, old: results.Record) -> list[str]:
+def compared(
+  record: check_results.Record, old: check_results.Record
+) -> list[str]:
   """Returns in words what differs from an older record, worst first.
 
   That it is of another machine, code or mode; a status that changed; a number

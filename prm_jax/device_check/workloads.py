@@ -14,8 +14,8 @@ import numpy as np
 
 from prm_jax import batch as batch_lib
 from prm_jax import schema
-from prm_jax.data import encoding
-from prm_jax.data import packing
+from prm_jax.rows import packing
+from prm_jax.text import encoding
 
 # Made by benchmarks/workload_shapes.py, which says what a line is.
 FILES = dict(solutions="solutions.jsonl", alternatives="alternatives.jsonl")

@@ -19,11 +19,11 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import messages as messages_lib
 from prm_jax.environments import database
 from prm_jax.environments import shop_tasks
-from prm_jax.grading import answers
 from prm_jax.grading import equality
+from prm_jax.text import answers
+from prm_jax.text import messages as messages_lib
 
 TOOL: Mapping[str, Any] = dict(
   type="function",

@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable, TypeVar
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import messages as messages_lib
+from prm_jax.text import messages as messages_lib
 
 State = TypeVar("State")
 

@@ -17,7 +17,7 @@ from jaxtyping import Float
 import numpy as np
 
 from prm_jax import errors
-from prm_jax.data import bootstrap
+from prm_jax.evaluation import bootstrap
 
 # More thresholds than these say no more.
 _MOST_THRESHOLDS = 200

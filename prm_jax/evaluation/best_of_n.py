@@ -19,7 +19,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.data import bootstrap
+from prm_jax.evaluation import bootstrap
 from prm_jax.grading import equality
 
 _logger = logging.getLogger(__name__)

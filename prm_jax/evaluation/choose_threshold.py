@@ -81,10 +81,10 @@ class ChooseThreshold(verbs.Verb):
     """
     from prm_jax.jobs import journal
     from prm_jax.runtime import environment
-    from prm_jax.search import results
+    from prm_jax.search import search_results
 
     outputs.check(dict(output=job.output), [job.input])
-    samples = results.read(job.input)
+    samples = search_results.read(job.input)
     points = self._curve(samples)
     # The journal beside the samples knows more of the models than their types.
     claim = journal.claim_of(job.input, samples, "tree") or {}
@@ -116,7 +116,7 @@ class ChooseThreshold(verbs.Verb):
   ) -> list[acceptance.Point]:
     """Returns what each threshold gives."""
     from prm_jax.evaluation import acceptance
-    from prm_jax.search import samples as samples_lib
+    from prm_jax.search import independent_samples as samples_lib
 
     scores, right = samples_lib.independent(samples, "score", needs_answer=True)
     return acceptance.curve(

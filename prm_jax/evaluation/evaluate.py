@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data.formats import fields
 from prm_jax.evaluation import results as results_lib
-from prm_jax.inference import scores as scores_lib
 from prm_jax.jobs import journal_head
 from prm_jax.jobs import report
+from prm_jax.jobs import step_scores as scores_lib
+from prm_jax.records import fields
 from prm_jax.runtime import files
 from prm_jax.runtime import verbs
 
@@ -121,7 +121,7 @@ class Job(verbs.Value):
       inputs: The files of solutions.
       source: Where the scores come from.
     """
-    from prm_jax.data import sources
+    from prm_jax.records import sources
 
     read = [*map(sources.stored_at, inputs), source.stored_at]
     results_lib.check(pathlib.Path(self.output), self.samples_at, read)
@@ -218,7 +218,7 @@ def read(
   Raises:
     InputError: The file has no solution, or sources.read refuses it.
   """
-  from prm_jax.data import sources
+  from prm_jax.records import sources
 
   solutions, left_out = sources.read(format_name, path)
   report.left_out(left_out)
@@ -291,10 +291,10 @@ def baselines(
     measure: Returns the measures of step scores by their names.
     names: Which of them.
   """
-  from prm_jax.evaluation import processbench
+  from prm_jax.evaluation import processbench_metrics
 
   result = {}
-  for baseline, score in processbench.BASELINES.items():
+  for baseline, score in processbench_metrics.BASELINES.items():
     measured = measure(score(solutions))
     result[baseline] = {name: measured[name] for name in names}
   return result

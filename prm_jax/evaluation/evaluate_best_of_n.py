@@ -9,13 +9,13 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import evaluate
+from prm_jax.evaluation import result_tables
 from prm_jax.evaluation import results as results_lib
-from prm_jax.evaluation import tables
-from prm_jax.grading import answers
 from prm_jax.grading import pool
-from prm_jax.inference import scores as scores_lib
+from prm_jax.jobs import step_scores as scores_lib
 from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
+from prm_jax.text import answers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,9 @@ class EvaluateBestOfN(evaluate.Evaluate):
     )
     evaluated = job.evaluated(self, solutions)
     evaluation = self(solutions, where=job.input)
-    job.write(evaluation, tables.best_of_n_table(evaluation.results), evaluated)
+    job.write(
+      evaluation, result_tables.best_of_n_table(evaluation.results), evaluated
+    )
 
 
 def _regraded(

@@ -9,9 +9,9 @@ import logging
 
 from prm_jax import schema
 from prm_jax.evaluation import evaluate
+from prm_jax.evaluation import result_tables
 from prm_jax.evaluation import results as results_lib
-from prm_jax.evaluation import tables
-from prm_jax.inference import scores as scores_lib
+from prm_jax.jobs import step_scores as scores_lib
 from prm_jax.runtime import verbs
 
 _logger = logging.getLogger(__name__)
@@ -58,11 +58,11 @@ class EvaluatePRMBench(evaluate.Evaluate):
     Raises:
       InputError: A solution lacks its class or a label.
     """
-    from prm_jax.evaluation import prmbench
+    from prm_jax.evaluation import prmbench_metrics
 
     evaluate.check_each(solutions, "solutions", _check, {})
     seen = {s.id for s in solutions}
-    controls = {s.id: s for s in map(prmbench.control, solutions) if s}
+    controls = {s.id: s for s in map(prmbench_metrics.control, solutions) if s}
     more = [s for s in controls.values() if s.id not in seen]
     if self.scores is not None and score is None:
       records = scores_lib.read_records(self.scores, self.field)
@@ -76,7 +76,7 @@ class EvaluatePRMBench(evaluate.Evaluate):
     solutions = [*solutions, *more]
     scored = self.step_scores(solutions, score)
     measure = functools.partial(
-      prmbench.evaluate,
+      prmbench_metrics.evaluate,
       labels=[s.labels or () for s in solutions],
       classes=[s.extra["classification"] for s in solutions],
       problems=[str(s.extra.get("problem_id", s.problem)) for s in solutions],
@@ -88,7 +88,11 @@ class EvaluatePRMBench(evaluate.Evaluate):
     names = ("overall", "categories")
     results["baselines"] = evaluate.baselines(solutions, measure, names)
     wrong = [
-      [i for i, right in enumerate(prmbench.predicted_right(x)) if not right]
+      [
+        i
+        for i, right in enumerate(prmbench_metrics.predicted_right(x))
+        if not right
+      ]
       for x in scored.step_scores
     ]
     truth = [
@@ -112,11 +116,15 @@ class EvaluatePRMBench(evaluate.Evaluate):
     )
     evaluated = job.evaluated(self, solutions)
     evaluation = self(solutions)
-    job.write(evaluation, tables.prmbench_table(evaluation.results), evaluated)
+    job.write(
+      evaluation, result_tables.prmbench_table(evaluation.results), evaluated
+    )
 
 
 def _check(solution: schema.Solution, where: str) -> None:
   """Refuses a solution without a class or labels."""
-  from prm_jax.evaluation import prmbench
+  from prm_jax.evaluation import prmbench_metrics
 
-  prmbench.check(solution.extra.get("classification"), solution.labels, where)
+  prmbench_metrics.check(
+    solution.extra.get("classification"), solution.labels, where
+  )

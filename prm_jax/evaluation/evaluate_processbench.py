@@ -11,9 +11,9 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import labelled_scores
+from prm_jax.evaluation import result_tables
 from prm_jax.evaluation import results as results_lib
-from prm_jax.evaluation import tables
-from prm_jax.inference import scores as scores_lib
+from prm_jax.jobs import step_scores as scores_lib
 
 _logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class EvaluateProcessBench(evaluate.Evaluate):
     Raises:
       InputError: There is no subset to tune the threshold on.
     """
-    from prm_jax.evaluation import processbench
+    from prm_jax.evaluation import processbench_metrics
 
     if self.tune_on not in subsets:
       raise errors.InputError(
@@ -98,10 +98,10 @@ class EvaluateProcessBench(evaluate.Evaluate):
       for n, x in subsets.items()
     }
     # Scoring takes minutes; this is known before.
-    if not processbench.can_tune(truth[self.tune_on]):
+    if not processbench_metrics.can_tune(truth[self.tune_on]):
       _logger.warning(
         f"`tune_on={self.tune_on}`: no threshold is tuned, since"
-        f" {processbench.count_errors(truth[self.tune_on])}; 0.5 alone is"
+        f" {processbench_metrics.count_errors(truth[self.tune_on])}; 0.5 alone is"
         " measured"
       )
     flat = [s for rows in subsets.values() for s in rows]
@@ -110,13 +110,13 @@ class EvaluateProcessBench(evaluate.Evaluate):
     scores_of = {
       "model": {n: [next(rest) for _ in x] for n, x in subsets.items()}
     }
-    for name, baseline in processbench.BASELINES.items():
+    for name, baseline in processbench_metrics.BASELINES.items():
       if name == "step_length" and not labelled_scores.have_texts(flat):
         continue
       scores_of[name] = {n: baseline(x) for n, x in subsets.items()}
     results: dict[str, Any] = {"scored_by": scored.by}
     results |= {
-      name: processbench.evaluate_subsets(
+      name: processbench_metrics.evaluate_subsets(
         model_scores,
         truth,
         tune_on=self.tune_on,
@@ -172,12 +172,14 @@ class EvaluateProcessBench(evaluate.Evaluate):
     evaluated = job.evaluated(self, flat, subsets=sizes)
     evaluation = self(subsets)
     job.write(
-      evaluation, tables.processbench_table(evaluation.results), evaluated
+      evaluation,
+      result_tables.processbench_table(evaluation.results),
+      evaluated,
     )
 
   def _read(self, job: ProcessBenchJob) -> dict[str, list[schema.Solution]]:
     """Returns the solutions of each subset."""
-    from prm_jax.data import sources
+    from prm_jax.records import sources
 
     if job.input:
       return {

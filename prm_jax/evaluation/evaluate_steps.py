@@ -10,9 +10,9 @@ from typing import Literal
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import evaluate
+from prm_jax.evaluation import result_tables
 from prm_jax.evaluation import results as results_lib
-from prm_jax.evaluation import tables
-from prm_jax.inference import scores as scores_lib
+from prm_jax.jobs import step_scores as scores_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +49,8 @@ class EvaluateSteps(evaluate.Evaluate):
     Raises:
       InputError: No step has a label.
     """
-    from prm_jax.data import encoding
     from prm_jax.evaluation import step_metrics
+    from prm_jax.text import encoding
 
     policy = encoding.LabelPolicy(neutral=self.neutral)
     labels = [encoding.step_labels(s, policy) for s in solutions]
@@ -95,4 +95,6 @@ class EvaluateSteps(evaluate.Evaluate):
     solutions = evaluate.read(job.format, job.input, job.limit, self.seed)
     evaluated = job.evaluated(self, solutions)
     evaluation = self(solutions, where=job.input)
-    job.write(evaluation, tables.plain_table(evaluation.results), evaluated)
+    job.write(
+      evaluation, result_tables.plain_table(evaluation.results), evaluated
+    )

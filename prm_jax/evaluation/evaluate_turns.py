@@ -8,11 +8,11 @@ import dataclasses
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data.formats import fields
 from prm_jax.evaluation import evaluate
+from prm_jax.evaluation import result_tables
 from prm_jax.evaluation import results as results_lib
-from prm_jax.evaluation import tables
-from prm_jax.inference import scores as scores_lib
+from prm_jax.jobs import step_scores as scores_lib
+from prm_jax.records import fields
 from prm_jax.runtime import verbs
 
 
@@ -45,7 +45,7 @@ class EvaluateTurns(evaluate.Evaluate):
   ) -> results_lib.Evaluation:
     """Returns the measures of rated or labelled trajectories.
 
-    A turn that scores below 0.5 is predicted to be wrong; evaluation.turns says
+    A turn that scores below 0.5 is predicted to be wrong; evaluation.turn_metrics says
     what is measured. "pairs" is null unless the trajectories are pairs, as
     those of tool_prm_bench are. "baselines" holds the measures of scores that
     read nothing: everything is right, the turn's index, its length; "sources",
@@ -62,15 +62,15 @@ class EvaluateTurns(evaluate.Evaluate):
         rating or label.
     """
     from prm_jax.evaluation import step_metrics
-    from prm_jax.evaluation import turns
+    from prm_jax.evaluation import turn_metrics
 
     evaluate.check_each(solutions, "solutions", _check, {})
     _check_rated(solutions, "solutions", "")
-    ratings = [turns.ratings_of(s) for s in solutions]
-    units = turns.units_of(solutions)
+    ratings = [turn_metrics.ratings_of(s) for s in solutions]
+    units = turn_metrics.units_of(solutions)
 
     def of_turns(step_scores, rows=range(len(solutions))):
-      return turns.evaluate(
+      return turn_metrics.evaluate(
         [step_scores[i] for i in rows],
         [ratings[i] for i in rows],
         units=[units[i] for i in rows],
@@ -79,7 +79,7 @@ class EvaluateTurns(evaluate.Evaluate):
 
     def measure(step_scores, ranked=None):
       last = [x[-1] if x else 0.0 for x in ranked or step_scores]
-      pairs = turns.evaluate_pairs(last, solutions, seed=self.seed)
+      pairs = turn_metrics.evaluate_pairs(last, solutions, seed=self.seed)
       return of_turns(step_scores) | dict(pairs=pairs)
 
     scored = self.step_scores(solutions, score)
@@ -88,7 +88,7 @@ class EvaluateTurns(evaluate.Evaluate):
     results |= measure(scored.step_scores, ranked)
     judged = [x for row in scored.judged for x in row]
     results["turns_judged"] = dict(num=sum(judged), of=len(judged))
-    names = (*turns.MEASURES, "interval", "pairs")
+    names = (*turn_metrics.MEASURES, "interval", "pairs")
     results["baselines"] = evaluate.baselines(solutions, measure, names)
     by_source: dict[str, list[int]] = defaultdict(list)
     for i, s in enumerate(solutions):
@@ -101,7 +101,7 @@ class EvaluateTurns(evaluate.Evaluate):
     predicted = step_metrics.predicted_first_errors(
       scored.step_scores, schema.THRESHOLD
     )
-    truth = [turns.first_error(x) for x in ratings]
+    truth = [turn_metrics.first_error(x) for x in ratings]
     samples = scores_lib.samples(solutions, scored, predicted.tolist(), truth)
     for sample, rated, s in zip(samples, ratings, solutions, strict=True):
       sample["ratings"] = list(rated)
@@ -127,7 +127,9 @@ class EvaluateTurns(evaluate.Evaluate):
     )
     evaluated = job.evaluated(self, solutions)
     evaluation = self(solutions)
-    job.write(evaluation, tables.turns_table(evaluation.results), evaluated)
+    job.write(
+      evaluation, result_tables.turns_table(evaluation.results), evaluated
+    )
 
 
 def _check(solution: schema.Solution, where: str) -> None:
@@ -142,9 +144,9 @@ def _check_rated(
   solutions: Sequence[schema.Solution], where: str, hint: str
 ) -> None:
   """Refuses solutions of which no turn has a rating or label."""
-  from prm_jax.evaluation import turns
+  from prm_jax.evaluation import turn_metrics
 
-  rated = [x for s in solutions for x in turns.ratings_of(s)]
+  rated = [x for s in solutions for x in turn_metrics.ratings_of(s)]
   if solutions and not any(x is not None for x in rated):
     raise errors.InputError(
       f"{where}: no turn has a rating or label to compare with{hint}"

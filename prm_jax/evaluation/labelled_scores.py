@@ -13,9 +13,9 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data.formats import fields
-from prm_jax.data.formats import processbench
-from prm_jax.inference import scores as scores_lib
+from prm_jax.datasets.formats import processbench
+from prm_jax.jobs import step_scores as scores_lib
+from prm_jax.records import fields
 from prm_jax.runtime import files
 
 

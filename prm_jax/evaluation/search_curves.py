@@ -10,8 +10,8 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import best_of_n
-from prm_jax.search import answers
 from prm_jax.search import bill as bill_lib
+from prm_jax.search import choice
 
 
 def compare(
@@ -155,7 +155,7 @@ def table(compared: Mapping[str, Any]) -> str:
   ]
   for name, x in compared["searches"].items():
     means = [
-      x["accuracy"][how]["mean"] for how in (*answers.SELECTIONS, "oracle")
+      x["accuracy"][how]["mean"] for how in (*choice.SELECTIONS, "oracle")
     ]
     cost = x["cost"]
     flops = cost["flops"]
@@ -168,7 +168,7 @@ def table(compared: Mapping[str, Any]) -> str:
   lines.append("tokens and FLOPs are means over problems; 95 % intervals:")
   first = next(iter(compared["searches"]))
   for name, x in compared["differences"].items():
-    for how in answers.SELECTIONS:
+    for how in choice.SELECTIONS:
       d = x[how]
       lines.append(
         f"  {name} - {first}, {how}: {100 * d['mean']:+.1f}"
@@ -186,7 +186,7 @@ def _outcomes(
 ) -> dict[str, np.ndarray]:
   """Returns whether each problem is right, by each way to choose."""
   columns: dict[str, list[bool]] = {
-    how: [] for how in (*answers.SELECTIONS, "oracle")
+    how: [] for how in (*choice.SELECTIONS, "oracle")
   }
   for s in found:
     outcomes = {how: x["outcome"] for how, x in s.extra["answers"].items()}

@@ -2,7 +2,7 @@
 
 sympy, and with it Math-Verify, can take forever or all memory on an answer of
 ten characters, and no clock inside the process can be trusted to stop it. So
-each answer is graded by a worker process (grading.worker) under a time limit
+each answer is graded by a worker process (grading.grading_worker) under a time limit
 that the parent enforces: a worker that hangs is killed and replaced; if one
 dies (out of memory, say), another tries its answer once more. Every answer gets
 a verdict; one that takes too long gets "timeout", never "wrong".
@@ -32,10 +32,10 @@ from typing import Any, Literal
 import prm_jax
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.grading import answers
 from prm_jax.grading import equality
 from prm_jax.grading import formulas
 from prm_jax.runtime import verbs
+from prm_jax.text import answers
 
 # rules: prm_jax.grading.equality, exact and in no time. math_verify: Math-Verify
 # (github.com/huggingface/Math-Verify). prm800k: grading.prm800k_rules. both:
@@ -115,7 +115,7 @@ class Grader:
     self._exact_first = exact_first
     self._command = command or (
       # -P: no module is taken from the current folder.
-      *(sys.executable, "-P", "-m", "prm_jax.grading.worker"),
+      *(sys.executable, "-P", "-m", "prm_jax.grading.grading_worker"),
       *(str(time_s), str(memory_mib)),
     )
     self._workers: list[_Worker] = []
@@ -383,7 +383,7 @@ def _run(
     if failed_starts == _FAILED_STARTS:
       raise RuntimeError(
         f"{_FAILED_STARTS} grading processes ended before they could start;"
-        " run `python -P -m prm_jax.grading.worker 5 2048` to see why"
+        " run `python -P -m prm_jax.grading.grading_worker 5 2048` to see why"
       )
 
   def settle(job: int, verdict: str) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from prm_jax import huggingface
 from prm_jax.huggingface import heads
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 
 
 class Scoring(NamedTuple):

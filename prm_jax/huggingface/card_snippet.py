@@ -15,12 +15,12 @@ import pathlib
 from typing import Any, NamedTuple
 
 from prm_jax import schema
-from prm_jax.data import encoding
-from prm_jax.data import policy_templates
-from prm_jax.data import templates
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import card_scoring
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
+from prm_jax.text import encoding
+from prm_jax.text import policy_templates
+from prm_jax.text import templates
+from prm_jax.text import tokenizer as tokenizer_lib
 
 _Parts = Sequence[templates.TemplatePart]
 _LOAD = 'tokenizer = tokenizers.Tokenizer.from_file("HERE/tokenizer.json")'

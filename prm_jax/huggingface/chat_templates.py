@@ -17,14 +17,14 @@ import re
 from typing import Any
 
 from prm_jax import errors
-from prm_jax.data import policy_templates
-from prm_jax.data import templates
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.data import trial_texts
 from prm_jax.huggingface import token_names
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 from prm_jax.runtime import limited_process
+from prm_jax.text import policy_templates
+from prm_jax.text import templates
+from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import trial_texts
 
 # The longest published ones have some 20,000 characters.
 MOST_CHARACTERS = 1 << 18

@@ -8,8 +8,8 @@ import dataclasses
 import itertools
 from typing import NamedTuple
 
-from prm_jax.data import conversation_templates
 from prm_jax.huggingface import trial_conversations
+from prm_jax.text import conversation_templates
 
 Conversation = trial_conversations.Conversation
 

@@ -8,10 +8,10 @@ import json
 from typing import Any, NamedTuple
 
 from prm_jax import schema
-from prm_jax.data import conversation_templates
-from prm_jax.data import messages as messages_lib
 from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import trial_conversations
+from prm_jax.text import conversation_templates
+from prm_jax.text import messages as messages_lib
 
 Conversation = trial_conversations.Conversation
 # Renderings in one process, which may write so many characters.

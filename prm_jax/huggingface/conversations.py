@@ -2,7 +2,7 @@
 
 The program is rendered with small conversations in which every text is a mark
 that no template holds. What it writes between two marks is kept
-(data/conversation_templates.py). Then it is rendered with other conversations,
+(text/conversation_templates.py). Then it is rendered with other conversations,
 hostile texts among them, and refused unless the data write the same.
 """
 
@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import conversation_templates
-from prm_jax.data import templates
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import conversation_notes as notes_lib
 from prm_jax.huggingface import conversation_renderings as renderings_lib
 from prm_jax.huggingface import token_names
 from prm_jax.huggingface import trial_conversations
+from prm_jax.text import conversation_templates
+from prm_jax.text import templates
+from prm_jax.text import tokenizer as tokenizer_lib
 
 Template = conversation_templates.ConversationTemplate
 Message = schema.Message

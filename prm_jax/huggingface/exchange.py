@@ -17,10 +17,10 @@ from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
 
 if TYPE_CHECKING:
-  from prm_jax.data import policy_templates
   from prm_jax.huggingface import import_model
   from prm_jax.huggingface import import_policy
   from prm_jax.huggingface import model_card
+  from prm_jax.text import policy_templates
 
 _logger = logging.getLogger(__name__)
 # The options of a policy alone.
@@ -153,8 +153,8 @@ class Import(verbs.Verb):
     Raises:
       InputError: As of a call, or the model differs from transformers'.
     """
-    from prm_jax.data import policy_templates
     from prm_jax.huggingface import how_read
+    from prm_jax.text import policy_templates
     from prm_jax.training import programs
 
     imported = self()
@@ -192,7 +192,7 @@ class Import(verbs.Verb):
 
 def _prompted(template: policy_templates.PolicyTemplate) -> str:
   """Returns how a policy is prompted, what ends it and how it is cut."""
-  from prm_jax.data import segmenters
+  from prm_jax.text import segmenters
 
   ends = ", ".join(template.ends)
   stop = "".join(f", {text!r}" for text in template.stop)
@@ -284,10 +284,10 @@ class Export(verbs.Verb):
       InputError: The checkpoint can't be read, has no place in a published
         architecture, or doesn't fit the type; or the folder isn't new.
     """
-    from prm_jax.data.formats import jsonl
     from prm_jax.huggingface import card_fields
     from prm_jax.huggingface import export_model
     from prm_jax.huggingface import hub
+    from prm_jax.records import jsonl
     from prm_jax.runtime import environment
 
     source, target = pathlib.Path(self.checkpoint), pathlib.Path(self.to)

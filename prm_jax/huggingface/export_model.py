@@ -17,11 +17,6 @@ from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.data import encoding
-from prm_jax.data import policy_templates
-from prm_jax.data import segmenters
-from prm_jax.data import templates
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import card_fields
 from prm_jax.huggingface import card_scoring
 from prm_jax.huggingface import card_snippet
@@ -33,13 +28,18 @@ from prm_jax.huggingface import model_card
 from prm_jax.huggingface import origin_digests
 from prm_jax.huggingface import peft_export
 from prm_jax.huggingface import rounding
-from prm_jax.inference import scorer as scorer_lib
-from prm_jax.models import config as model_config
 from prm_jax.models import lora
+from prm_jax.models import model_config as model_config
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 from prm_jax.runtime import forks
+from prm_jax.scoring import scorer as scorer_lib
+from prm_jax.text import encoding
+from prm_jax.text import policy_templates
+from prm_jax.text import segmenters
+from prm_jax.text import templates
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import programs
 
 _CARD = card_fields.NAME

@@ -12,7 +12,7 @@ import types
 from typing import Any, NamedTuple
 
 from prm_jax.huggingface import layer_windows
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 
 
 class Row(NamedTuple):

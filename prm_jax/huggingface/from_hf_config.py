@@ -15,7 +15,7 @@ from typing import Any
 from prm_jax import errors
 from prm_jax.huggingface import families
 from prm_jax.huggingface import layer_windows
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files

@@ -14,7 +14,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax.huggingface import class_names
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.training import program as program_lib
 
 Head = dict[str, Any]

@@ -11,15 +11,15 @@ from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.checkpoints import sampling_defaults
-from prm_jax.data import encoding
-from prm_jax.data import foreign_tokenizers
-from prm_jax.data import policy_templates
-from prm_jax.data import segmenters
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import import_policy
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
+from prm_jax.text import encoding
+from prm_jax.text import foreign_tokenizers
+from prm_jax.text import policy_templates
+from prm_jax.text import segmenters
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import program as program_lib
 from prm_jax.training import programs
 

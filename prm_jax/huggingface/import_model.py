@@ -17,19 +17,19 @@ from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.data import encoding
-from prm_jax.data import segmenters
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_policy
 from prm_jax.huggingface import origin_digests
 from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import recognise
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 from prm_jax.runtime import forks
+from prm_jax.text import encoding
+from prm_jax.text import segmenters
 
 ORIGIN = "origin"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "prm_jax.json")

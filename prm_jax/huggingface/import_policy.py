@@ -7,14 +7,14 @@ import dataclasses
 import pathlib
 
 from prm_jax import errors
-from prm_jax.data import policy_templates
-from prm_jax.data import segmenters
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import conversations
 from prm_jax.huggingface import generation_config
 from prm_jax.huggingface import token_names
 from prm_jax.runtime import checks
+from prm_jax.text import policy_templates
+from prm_jax.text import segmenters
+from prm_jax.text import tokenizer as tokenizer_lib
 
 AUTO = "auto"
 

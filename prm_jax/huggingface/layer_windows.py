@@ -7,7 +7,7 @@ import types
 from typing import Any, NamedTuple
 
 from prm_jax import errors
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 
 TYPES = ("full_attention", "sliding_attention")
 # Returns a field of config.json, given its name and types.

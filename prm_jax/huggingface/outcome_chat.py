@@ -13,13 +13,13 @@ import pathlib
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import policy_templates
-from prm_jax.data import policy_text
-from prm_jax.data import templates
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.data import trial_texts
 from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import token_names
+from prm_jax.text import policy_templates
+from prm_jax.text import policy_text
+from prm_jax.text import templates
+from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import trial_texts
 
 # The texts in a chat template's code; published ones have about a hundred.
 _MOST_WORDS = 500

@@ -22,7 +22,7 @@ from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax.huggingface import families
 from prm_jax.huggingface import safetensors_io
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 

@@ -15,7 +15,7 @@ from prm_jax.huggingface import class_names
 from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import safetensors_io
 from prm_jax.huggingface import to_hf_config
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.runtime import files
 
 

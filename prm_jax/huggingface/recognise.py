@@ -8,16 +8,16 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import huggingface
-from prm_jax.data import encoding
-from prm_jax.data import policy_templates
-from prm_jax.data import segmenters
-from prm_jax.data import templates
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_policy
 from prm_jax.huggingface import outcome_chat
 from prm_jax.runtime import foreign_files
+from prm_jax.text import encoding
+from prm_jax.text import policy_templates
+from prm_jax.text import segmenters
+from prm_jax.text import templates
+from prm_jax.text import tokenizer as tokenizer_lib
 
 # How the step scores of the published models are made one (peers' own code).
 _AGGREGATES = dict(math_shepherd="min", rlhflow="mean")

@@ -20,13 +20,13 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import model_json
-from prm_jax.data import encoding
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.data.formats import jsonl
-from prm_jax.inference import codecs
-from prm_jax.inference import log_likelihood
-from prm_jax.inference import scorer as scorer_lib
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
+from prm_jax.policy import codecs
+from prm_jax.policy import log_likelihood
+from prm_jax.records import jsonl
+from prm_jax.scoring import scorer as scorer_lib
+from prm_jax.text import encoding
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import programs
 
 # Solutions of school mathematics, right ones and wrong ones.

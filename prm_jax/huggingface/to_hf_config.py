@@ -9,7 +9,7 @@ from typing import Any
 from prm_jax import errors
 from prm_jax.huggingface import families
 from prm_jax.huggingface import from_hf_config
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 
 # Fields that `record` writes itself, or that no longer hold in an export.
 _OWN = frozenset(

@@ -7,10 +7,10 @@ import pathlib
 from typing import Any, TYPE_CHECKING
 
 from prm_jax import errors
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 from prm_jax.runtime import json_text
+from prm_jax.text import tokenizer as tokenizer_lib
 
 if TYPE_CHECKING:
   import tokenizers

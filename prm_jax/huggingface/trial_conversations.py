@@ -13,7 +13,7 @@ import random
 from typing import Any, NamedTuple
 
 from prm_jax import schema
-from prm_jax.data import trial_texts
+from prm_jax.text import trial_texts
 
 Message = schema.Message
 

@@ -21,15 +21,15 @@ from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
-from prm_jax.data import encoding
-from prm_jax.data import packing
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import model_card
 from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import verify_ids
-from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import transformer
+from prm_jax.rows import packing
+from prm_jax.scoring import scorer as scorer_lib
+from prm_jax.text import encoding
 from prm_jax.training import programs
 
 SOLUTIONS = (

@@ -12,7 +12,7 @@ import pathlib
 import unicodedata
 
 from prm_jax import errors
-from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer as tokenizer_lib
 
 _Encode = Callable[[str], list[int]]
 

@@ -20,7 +20,7 @@ from prm_jax.huggingface import families
 from prm_jax.huggingface import from_hf_config
 from prm_jax.huggingface import safetensors_io
 from prm_jax.huggingface import to_hf_config
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
 
 Params = Any

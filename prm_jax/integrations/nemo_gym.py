@@ -14,7 +14,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.integrations import chats
 from prm_jax.integrations import scoring
-from prm_jax.integrations import turns
+from prm_jax.integrations import turn_rewards
 
 
 def verified(
@@ -41,8 +41,8 @@ def verified(
     InputError: The episode has an item that isn't of a conversation.
   """
   record = body if isinstance(body, Mapping) else body.model_dump()
-  (scores,) = turns.score_turns(score, [conversation(record)])
-  metrics = turns.metrics([scores])
+  (scores,) = turn_rewards.score_turns(score, [conversation(record)])
+  metrics = turn_rewards.metrics([scores])
   return {
     **record,
     "reward": scoring.overall(scores, aggregate),
@@ -51,7 +51,7 @@ def verified(
   }
 
 
-def conversation(record: Mapping[str, Any]) -> turns.Conversation:
+def conversation(record: Mapping[str, Any]) -> turn_rewards.Conversation:
   """Returns an episode as a conversation.
 
   What the policy writes until a tool's result or another message is one turn:
@@ -72,14 +72,14 @@ def conversation(record: Mapping[str, Any]) -> turns.Conversation:
     first = [dict(role="user", content=first)]
   if asked.get("instructions"):
     first = [dict(role="system", content=asked["instructions"]), *first]
-  return turns.conversation(
+  return turn_rewards.conversation(
     _messages(first),
     _messages(record["response"]["output"]),
     asked.get("tools") or (),
   )
 
 
-def _messages(items: Iterable[Any]) -> Sequence[turns.Record]:
+def _messages(items: Iterable[Any]) -> Sequence[turn_rewards.Record]:
   """Returns items of the Responses API, or a chat's messages, as messages."""
   out: list[dict[str, Any]] = []
 
@@ -89,7 +89,7 @@ def _messages(items: Iterable[Any]) -> Sequence[turns.Record]:
       out.append(dict(role="assistant", content=""))
     return out[-1]
 
-  for item in map(turns.record_of, items):
+  for item in map(turn_rewards.record_of, items):
     kind = item.get("type", "message")
     if kind == "message" and item.get("role") == "assistant":
       turn()["content"] += chats.text_of(item)

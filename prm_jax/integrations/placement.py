@@ -18,7 +18,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import token_offsets as token_offsets_lib
+from prm_jax.text import token_offsets as token_offsets_lib
 
 # Ids -> their text. Special tokens add nothing to it.
 Decode = token_offsets_lib.Decode
@@ -51,7 +51,7 @@ def mapping_offsets(
 
   The mapping is of the ids that the tokenizer encodes the text as. A policy may
   have sampled the same text as other ids; compare them, or use
-  data.token_offsets.of_ids.
+  text.token_offsets.of_ids.
 
   Args:
     offset_mapping: The first character of each token and the one after its
@@ -59,7 +59,7 @@ def mapping_offsets(
     num_chars: The length of the text.
 
   Returns:
-    One offset for each token, as data.token_offsets.of_ids gives.
+    One offset for each token, as text.token_offsets.of_ids gives.
   """
   offsets, later = [0] * len(offset_mapping), num_chars
   for i in reversed(range(len(offset_mapping))):

@@ -12,10 +12,10 @@ from typing import Any
 
 from prm_jax import schema
 from prm_jax.integrations import chats
-from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
-from prm_jax.integrations import turns
+from prm_jax.integrations import token_credit
+from prm_jax.integrations import turn_rewards
 from prm_jax.integrations import verifiers
 
 
@@ -53,9 +53,11 @@ def trace_advantages(
     sampled = [scoring.token_ids(n.token_ids, n.mask) for n in trace.nodes]
     ids.append([token for tokens in sampled for token in tokens])
   scored = scoring.score_responses(score_texts, decode, problems, ids)
-  rows = credit.process_advantages(scored, rewards=rewards)
+  rows = token_credit.process_advantages(scored, rewards=rewards)
   outcomes = [trace.reward for trace in traces]
-  return credit.with_outcomes(rows, outcomes, process_weight=process_weight)
+  return token_credit.with_outcomes(
+    rows, outcomes, process_weight=process_weight
+  )
 
 
 def turn_advantages(
@@ -63,7 +65,7 @@ def turn_advantages(
   *,
   score: schema.Score,
   rewards: scoring.Rewards | None = None,
-  advantages: Callable[..., list[list[float]]] = credit.to_go_advantages,
+  advantages: Callable[..., list[list[float]]] = token_credit.to_go_advantages,
   process_weight: float = 1.0,
 ) -> list[list[float]]:
   """Returns the advantages of the turns of one group's traces.
@@ -86,11 +88,13 @@ def turn_advantages(
   """
   scores = verifiers.set_turn_rewards(traces, score=score)
   scored = [
-    turns.placed(each, [sum(x.mask) for x in trace.nodes if x.sampled])
+    turn_rewards.placed(each, [sum(x.mask) for x in trace.nodes if x.sampled])
     for each, trace in zip(scores, traces, strict=True)
   ]
-  rows = credit.in_groups(
+  rows = token_credit.in_groups(
     scored, max(len(scored), 1), rewards=rewards, advantages=advantages
   )
   outcomes = [trace.reward for trace in traces]
-  return credit.with_outcomes(rows, outcomes, process_weight=process_weight)
+  return token_credit.with_outcomes(
+    rows, outcomes, process_weight=process_weight
+  )

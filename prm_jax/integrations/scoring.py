@@ -20,9 +20,9 @@ from typing import Any, Protocol, runtime_checkable
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.data import segmenters
-from prm_jax.data import token_offsets
 from prm_jax.integrations import placement
+from prm_jax.text import segmenters
+from prm_jax.text import token_offsets
 
 # Problems and responses, one of each -> the scores of each response's steps,
 # with their spans.

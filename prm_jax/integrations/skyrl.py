@@ -18,10 +18,10 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.integrations import chats
-from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
-from prm_jax.integrations import turns
+from prm_jax.integrations import token_credit
+from prm_jax.integrations import turn_rewards
 
 
 def with_step_rewards(
@@ -111,15 +111,17 @@ def with_turn_rewards(
   for prompt, rows in zip(prompts, members, strict=True):
     ids = [x for i in rows for x in generator_output["response_ids"][i]]
     mask = [x for i in rows for x in masks[i]]
-    asked.append(turns.decoded(prompt, ids, mask, decode, between=between))
-  scores = turns.score_turns(score, asked)
+    asked.append(
+      turn_rewards.decoded(prompt, ids, mask, decode, between=between)
+    )
+  scores = turn_rewards.score_turns(score, asked)
   out: list[list[float]] = []
   for each, rows in zip(scores, members, strict=True):
-    lengths = [turns.run_lengths(masks[i]) for i in rows]
-    scored = turns.placed(each, [x for row in lengths for x in row])
+    lengths = [turn_rewards.run_lengths(masks[i]) for i in rows]
+    scored = turn_rewards.placed(each, [x for row in lengths for x in row])
     values = iter(scoring.token_rewards(scored, rewards))
     out += [[next(values) for _ in range(sum(row))] for row in lengths]
-  added = {f"prm/{k}": x for k, x in turns.metrics(scores).items()}
+  added = {f"prm/{k}": x for k, x in turn_rewards.metrics(scores).items()}
   known = generator_output.get("rollout_metrics") or {}
   return {
     **_with_rewards(generator_output, out, process_weight),
@@ -155,13 +157,13 @@ def turn_advantages(
   out = np.asarray(response_mask).astype(np.float32)
   for group in groups.values():
     scored = [
-      turns.placed(
+      turn_rewards.placed(
         schema.StepScores(tuple(sums[i] for i in rows)), [1] * len(rows)
       )
       for rows in group
     ]
     # The scores here are rewards already.
-    of_turns = credit.to_go_advantages(scored, rewards=scoring.judged)
+    of_turns = token_credit.to_go_advantages(scored, rewards=scoring.judged)
     for rows, values in zip(group, of_turns, strict=True):
       for i, value in zip(rows, values, strict=True):
         out[i] *= value

@@ -20,10 +20,10 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.integrations import chats
-from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
-from prm_jax.integrations import turns
+from prm_jax.integrations import token_credit
+from prm_jax.integrations import turn_rewards
 
 
 def custom_rm(
@@ -106,14 +106,16 @@ def turn_rm(
     prompt = problem_of(prompt) if isinstance(prompt, str) else prompt
     said = messages_of(sample)
     if said is None:
-      asked = turns.decoded(prompt, ids, mask, decode, between=between)
+      asked = turn_rewards.decoded(prompt, ids, mask, decode, between=between)
     else:
-      asked = turns.conversation(prompt, said)
-    (scores,) = await asyncio.to_thread(turns.score_turns, score, [asked])
-    one = turns.placed(scores, turns.run_lengths(mask))
+      asked = turn_rewards.conversation(prompt, said)
+    (scores,) = await asyncio.to_thread(
+      turn_rewards.score_turns, score, [asked]
+    )
+    one = turn_rewards.placed(scores, turn_rewards.run_lengths(mask))
     return dict(
       score=scoring.overall(scores, aggregate),
-      prm=turns.metrics([scores]),
+      prm=turn_rewards.metrics([scores]),
       spans=one.scores.spans or (),
       step_rewards=list(rewards(one.scores)),
       token_offsets=one.token_offsets,
@@ -126,7 +128,9 @@ def post_process(
   args: Any,
   samples: Sequence[Any],
   *,
-  advantages: Callable[..., list[list[float]]] = credit.process_advantages,
+  advantages: Callable[
+    ..., list[list[float]]
+  ] = token_credit.process_advantages,
 ) -> tuple[list[float], list[Any]]:
   """Returns the scores of samples, and the advantages of their tokens.
 
@@ -166,7 +170,7 @@ def post_process(
 
 # For samples with several turns, whose number is the policy's choice.
 post_process_turns = functools.partial(
-  post_process, advantages=credit.to_go_advantages
+  post_process, advantages=token_credit.to_go_advantages
 )
 
 

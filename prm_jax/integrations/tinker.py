@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from prm_jax import errors
-from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
+from prm_jax.integrations import token_credit
 
 
 def step_data(
@@ -50,9 +50,11 @@ def step_data(
   ids = [scoring.token_ids(sample.tokens) for sample in samples]
   problems = [problem] * len(ids)
   scored = scoring.score_responses(score_texts, decode, problems, ids)
-  rows = credit.process_advantages(scored, rewards=rewards)
+  rows = token_credit.process_advantages(scored, rewards=rewards)
   outcomes = [0.0] * len(ids) if outcomes is None else outcomes
-  rows = credit.with_outcomes(rows, outcomes, process_weight=process_weight)
+  rows = token_credit.with_outcomes(
+    rows, outcomes, process_weight=process_weight
+  )
   return [
     datum(prompt_ids, tokens, sample.logprobs, row)
     for tokens, sample, row in zip(ids, samples, rows, strict=True)

@@ -15,10 +15,10 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.integrations import chats
-from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
-from prm_jax.integrations import turns
+from prm_jax.integrations import token_credit
+from prm_jax.integrations import turn_rewards
 
 
 def reward_func(
@@ -52,7 +52,7 @@ def reward_func(
 def turn_reward_func(
   score: schema.Score,
   *,
-  tools: Sequence[turns.Record] = (),
+  tools: Sequence[turn_rewards.Record] = (),
   aggregate: str = "min",
   name: str = "prm",
 ) -> Callable[..., list[float]]:
@@ -76,12 +76,12 @@ def turn_reward_func(
     **columns: Any,
   ) -> list[float]:
     del columns
-    scores = turns.score_turns(
+    scores = turn_rewards.score_turns(
       score,
-      [turns.conversation(*x, tools) for x in zip(prompts, completions)],
+      [turn_rewards.conversation(*x, tools) for x in zip(prompts, completions)],
     )
     if log_metric is not None:
-      for key, value in turns.metrics(scores).items():
+      for key, value in turn_rewards.metrics(scores).items():
         log_metric(f"{name}/{key}", value)
     return [scoring.overall(each, aggregate) for each in scores]
 
@@ -124,7 +124,7 @@ def with_step_advantages(
     decode = placement.decoder(trainer.processing_class)
     return scoring.score_responses(score_texts, decode, problems, ids)
 
-  form = dict(rewards=rewards, advantages=credit.process_advantages)
+  form = dict(rewards=rewards, advantages=token_credit.process_advantages)
   return _with_advantages(trainer_class, score_batch, form, process_weight)
 
 
@@ -132,9 +132,9 @@ def with_turn_advantages(
   trainer_class: Any,
   score: schema.Score,
   *,
-  tools: Sequence[turns.Record] = (),
+  tools: Sequence[turn_rewards.Record] = (),
   rewards: scoring.Rewards | None = None,
-  advantages: Callable[..., list[list[float]]] = credit.to_go_advantages,
+  advantages: Callable[..., list[list[float]]] = token_credit.to_go_advantages,
   process_weight: float = 1.0,
 ) -> Any:
   """Returns a trainer that adds advantages of turns to those of its rewards.
@@ -167,7 +167,7 @@ def with_turn_advantages(
       self, inputs: Any, prompts: Any, completions: Any, *more: Any
     ) -> Any:
       self._conversations = [
-        turns.conversation(*x, tools) for x in zip(prompts, completions)
+        turn_rewards.conversation(*x, tools) for x in zip(prompts, completions)
       ]
       return super()._calculate_rewards(inputs, prompts, completions, *more)
 
@@ -175,11 +175,13 @@ def with_turn_advantages(
     trainer: Any, inputs: Any, output: Any, mask: Any
   ) -> list[scoring.ScoredResponse]:
     del inputs, output
-    scores = turns.score_turns(score, trainer._conversations)
+    scores = turn_rewards.score_turns(score, trainer._conversations)
     mode = "train" if trainer.model.training else "eval"
-    for key, value in turns.metrics(scores).items():
+    for key, value in turn_rewards.metrics(scores).items():
       trainer._metrics[mode][f"prm/{key}"].append(value)
-    return list(map(turns.placed, scores, map(turns.run_lengths, mask)))
+    return list(
+      map(turn_rewards.placed, scores, map(turn_rewards.run_lengths, mask))
+    )
 
   form = dict(rewards=rewards, advantages=advantages)
   return _with_advantages(TurnTrainer, score_batch, form, process_weight)
@@ -218,7 +220,7 @@ def _with_advantages(
       training = self.model.training
       size = self.num_generations if training else self.num_generations_eval
       # A group may be on several processes.
-      everywhere = credit.in_groups(gather_object(scored), size, **form)
+      everywhere = token_credit.in_groups(gather_object(scored), size, **form)
       first = self.accelerator.process_index * len(scored)
       rows = everywhere[first : first + len(scored)]
       of_steps = output["advantages"].new_tensor(

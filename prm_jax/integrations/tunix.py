@@ -17,10 +17,10 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.integrations import chats
-from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
-from prm_jax.integrations import turns
+from prm_jax.integrations import token_credit
+from prm_jax.integrations import turn_rewards
 
 
 def reward_fn(
@@ -86,7 +86,7 @@ def step_advantages(
   mask = np.asarray(completion_mask).astype(bool)
   ids = list(map(scoring.token_ids, np.asarray(completion_ids), mask))
   scored = scoring.score_responses(score_texts, decode, problems, ids)
-  rows = credit.in_groups(scored, num_generations, rewards=rewards)
+  rows = token_credit.in_groups(scored, num_generations, rewards=rewards)
   return placement.align(rows, mask)
 
 
@@ -95,7 +95,7 @@ def score_items(
   *,
   score: schema.Score,
   aggregate: str = "min",
-  conversation_of: Callable[[Any], turns.Conversation] | None = None,
+  conversation_of: Callable[[Any], turn_rewards.Conversation] | None = None,
 ) -> list[float]:
   """Returns what a worker's `score(items)` returns to DistributedRLEngine.
 
@@ -113,11 +113,11 @@ def score_items(
     InputError: An item has no messages.
   """
   conversations = list(map(conversation_of or _conversation, items))
-  scores = turns.score_turns(score, conversations)
+  scores = turn_rewards.score_turns(score, conversations)
   return [scoring.overall(each, aggregate) for each in scores]
 
 
-def _conversation(item: Any) -> turns.Conversation:
+def _conversation(item: Any) -> turn_rewards.Conversation:
   """Returns the conversation of a TrajectoryItem or of a trajectory in ATIF."""
   trajectory = getattr(item, "traj", None)
   if trajectory is None:
@@ -130,10 +130,10 @@ def _conversation(item: Any) -> turns.Conversation:
       "a TrajectoryItem has no chat_completions in its last step; give"
       " conversation_of, which returns its conversation"
     )
-  return turns.conversation((), messages)
+  return turn_rewards.conversation((), messages)
 
 
-def atif_conversation(trajectory: Any) -> turns.Conversation:
+def atif_conversation(trajectory: Any) -> turn_rewards.Conversation:
   """Returns a trajectory in ATIF as a conversation.
 
   Args:
@@ -145,11 +145,11 @@ def atif_conversation(trajectory: Any) -> turns.Conversation:
     open calls, in order if they name none. A step of the system with results
     says them alone: its message repeats them (Tunix's create_env_step).
   """
-  record = turns.record_of(trajectory)
-  messages: list[turns.Record] = []
+  record = turn_rewards.record_of(trajectory)
+  messages: list[turn_rewards.Record] = []
   own = []
   open_calls: list[str | None] = []
-  for step in map(turns.record_of, record["steps"]):
+  for step in map(turn_rewards.record_of, record["steps"]):
     results = (step.get("observation") or {}).get("results") or ()
     is_agent = step["source"] == "agent"
     message = dict(role=str(step["source"]), content=step["message"])
@@ -173,7 +173,7 @@ def atif_conversation(trajectory: Any) -> turns.Conversation:
         said |= dict(role="tool", tool_call_id=answers)
       messages.append(said)
   tools = record.get("agent", {}).get("tool_definitions") or ()
-  return turns.Conversation(tuple(messages), tuple(own), tuple(tools))
+  return turn_rewards.Conversation(tuple(messages), tuple(own), tuple(tools))
 
 
 def _call(call: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from prm_jax import schema
 from prm_jax.integrations import scoring
-from prm_jax.integrations import turns
+from prm_jax.integrations import turn_rewards
 
 
 def set_turn_rewards(
@@ -35,7 +35,7 @@ def set_turn_rewards(
   scores = score_traces(traces, score)
   for trace, each in zip(traces, scores, strict=True):
     trace.info["turn_rewards"] = scoring.judged(each)
-    for name, value in turns.metrics([each]).items():
+    for name, value in turn_rewards.metrics([each]).items():
       trace.record_metric(f"prm/{name}", value)
   return scores
 
@@ -57,18 +57,18 @@ def score_traces(
   """
   conversations, nodes = [], []
   for trace in traces:
-    tools = list(map(turns.record_of, trace.tools))
+    tools = list(map(turn_rewards.record_of, trace.tools))
     for branch in trace.branches:
       own = [i for i, node in enumerate(branch.nodes) if node.sampled]
-      records = (turns.record_of(node.message) for node in branch.nodes)
+      records = (turn_rewards.record_of(node.message) for node in branch.nodes)
       conversations.append(
-        turns.Conversation(tuple(records), tuple(own), tuple(tools))
+        turn_rewards.Conversation(tuple(records), tuple(own), tuple(tools))
       )
       nodes.append([id(branch.nodes[i]) for i in own])
   of_node = {
     name: pair
     for names, row in zip(
-      nodes, turns.score_turns(score, conversations), strict=True
+      nodes, turn_rewards.score_turns(score, conversations), strict=True
     )
     for name, pair in zip(names, zip(row.scores, row.judged), strict=True)
   }

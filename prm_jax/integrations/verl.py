@@ -18,7 +18,7 @@ from prm_jax import schema
 from prm_jax.integrations import chats
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
-from prm_jax.integrations import turns
+from prm_jax.integrations import turn_rewards
 
 
 def compute_score(
@@ -109,17 +109,17 @@ def turn_reward_manager(
   def row_of(item: Any, tokenizer: Any) -> tuple[list[float], dict[str, float]]:
     responses, real = _response(item)
     mask = item.batch["response_mask"].tolist()
-    asked = turns.decoded(
+    asked = turn_rewards.decoded(
       list(item.non_tensor_batch["raw_prompt"]),
       responses,
       mask,
       placement.decoder(tokenizer),
       between=between,
     )
-    (scores,) = turns.score_turns(score, [asked])
-    scored = turns.placed(scores, turns.run_lengths(mask))
+    (scores,) = turn_rewards.score_turns(score, [asked])
+    scored = turn_rewards.placed(scores, turn_rewards.run_lengths(mask))
     row = placement.align([scoring.token_rewards(scored, rewards)], [mask])[0]
-    extra = {f"prm_{k}": x for k, x in turns.metrics([scores]).items()}
+    extra = {f"prm_{k}": x for k, x in turn_rewards.metrics([scores]).items()}
     return [float(x) for x, keep in zip(row, real) if keep], extra
 
   return _manager(row_of)

@@ -27,8 +27,8 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data.formats import jsonl
 from prm_jax.jobs import journal_head
+from prm_jax.records import jsonl
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import checks
 from prm_jax.runtime import files

@@ -14,7 +14,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data.formats import jsonl
+from prm_jax.records import jsonl
 from prm_jax.runtime import checked_lines
 
 _BEGIN = b'{"prm_jax_journal": 1, '

@@ -7,9 +7,9 @@ import dataclasses
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import sources
-from prm_jax.data.formats import fields
-from prm_jax.data.formats import jsonl
+from prm_jax.records import fields
+from prm_jax.records import jsonl
+from prm_jax.records import sources
 from prm_jax.runtime import files
 
 

@@ -7,8 +7,8 @@ import dataclasses
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data.formats import jsonl
 from prm_jax.grading import equality
+from prm_jax.records import jsonl
 from prm_jax.runtime import files
 
 

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data.formats import jsonl
-from prm_jax.jobs import inputs
+from prm_jax.jobs import job_inputs
 from prm_jax.jobs import report
+from prm_jax.records import jsonl
 from prm_jax.runtime import checks
 from prm_jax.runtime import outputs
 from prm_jax.runtime import verbs
@@ -96,9 +96,9 @@ class Consensus(verbs.Verb):
     Args:
       job: The files.
     """
-    from prm_jax.data import agreement_texts
+    from prm_jax.evaluation import agreement_texts
 
-    of = [inputs.Solutions(x, job.format, job.limit) for x in job.input]
+    of = [job_inputs.Solutions(x, job.format, job.limit) for x in job.input]
     outputs.check(dict(output=job.output), [x.stored_at for x in of])
     (a, left_out), (b, more) = (x.read_some() for x in of)
     first, second = map(str, job.input)
@@ -166,7 +166,7 @@ class Consensus(verbs.Verb):
   def agreement(
     self, a: Sequence[schema.Solution], b: Sequence[schema.Solution]
   ) -> dict[str, Any] | None:
-    """Returns how far a and b agree; see data.agreement.measured.
+    """Returns how far a and b agree; see evaluation.agreement.measured.
 
     Args:
       a: See agree.
@@ -176,8 +176,8 @@ class Consensus(verbs.Verb):
       The agreement on right and wrong steps of the solutions that both have;
       None if there is none.
     """
-    from prm_jax.data import agreement
-    from prm_jax.data import sources
+    from prm_jax.evaluation import agreement
+    from prm_jax.records import sources
 
     judged = ((a, "a", self.above_a), (b, "b", self.above_b))
     return agreement.measured(
@@ -203,7 +203,7 @@ def first_error(solution: schema.Solution, above: float) -> int | None:
     The index, -1 if all steps are right; None if that depends on a missing
     label.
   """
-  from prm_jax.data import agreement
+  from prm_jax.evaluation import agreement
 
   return agreement.first_error(_sides(solution, above), bool)
 

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.inference import policy as policy_lib
-from prm_jax.inference import sampling as sampling_lib
-from prm_jax.jobs import inputs
+from prm_jax.jobs import job_inputs
 from prm_jax.jobs import journal
 from prm_jax.jobs import journaled
+from prm_jax.jobs import policies as policy_lib
 from prm_jax.jobs import references as references_lib
 from prm_jax.jobs import report
+from prm_jax.policy import sampling as sampling_lib
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.runtime import progress
@@ -47,7 +47,7 @@ class LabelJob(journaled.Job):
       replace --output, instead of resuming.
   """
 
-  input: inputs.Solutions
+  input: job_inputs.Solutions
   output: verbs.Output
 
 

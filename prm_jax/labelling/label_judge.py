@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 from typing import Any
 
-from prm_jax.inference import policy as policy_lib
+from prm_jax.jobs import policies as policy_lib
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import label_job
 from prm_jax.labelling import llm_judge

@@ -10,7 +10,7 @@ import logging
 from typing import Any, ClassVar
 
 from prm_jax.grading import pool
-from prm_jax.inference import policy as policy_lib
+from prm_jax.jobs import policies as policy_lib
 from prm_jax.labelling import label_job
 from prm_jax.labelling import monte_carlo
 from prm_jax.labelling import omega_prm

@@ -22,11 +22,11 @@ import math
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.grading import answers
 from prm_jax.labelling import prefix_rollouts
 from prm_jax.labelling.prefix_rollouts import Tally
 from prm_jax.runtime import checks
 from prm_jax.runtime import verbs
+from prm_jax.text import answers
 
 # A problem's text and the texts of its steps so far.
 Key = tuple[str, ...]

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 
 from prm_jax import schema
-from prm_jax.grading import answers
 from prm_jax.labelling import omega_tree
 from prm_jax.labelling import prefix_rollouts
 from prm_jax.labelling.omega_tree import Options
 from prm_jax.labelling.omega_tree import Tree
 from prm_jax.labelling.prefix_rollouts import Rollout
+from prm_jax.text import answers
 
 
 def label(
@@ -100,7 +100,7 @@ def paths_of(
 
   A label is given to the first solution that has its prefix, so that every
   state counts once in training, as in the paper; the tree is that of
-  data.formats.math_aps_tree. A solution without a new label is left out.
+  datasets.formats.math_aps_tree. A solution without a new label is left out.
   extra: `values`, MC of every state on the path, also of those that an earlier
   solution has; `rollouts`, their number; `problem_value`, MC of the problem.
   ids are "NAME/INDEX". The outcome of each is False.

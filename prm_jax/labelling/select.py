@@ -8,10 +8,10 @@ import logging
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.inference import scores as scores_lib
-from prm_jax.jobs import inputs
+from prm_jax.jobs import job_inputs
 from prm_jax.jobs import report
 from prm_jax.jobs import shards
+from prm_jax.jobs import step_scores as scores_lib
 from prm_jax.labelling import label_job
 from prm_jax.runtime import outputs
 from prm_jax.runtime import verbs
@@ -30,7 +30,7 @@ class SelectJob(shards.Sharded):
       for each file.
   """
 
-  input: inputs.Solutions
+  input: job_inputs.Solutions
   output: verbs.Output
   labelled: tuple[verbs.Local, ...] = dataclasses.field(
     default=(), metadata=dict(metavar="FILE")
@@ -104,7 +104,7 @@ class Select(scores_lib.Source, verbs.Verb):
       InputError: No solution has an outcome, or the budget is of all problems
         and the job of some.
     """
-    from prm_jax.data.formats import jsonl
+    from prm_jax.records import jsonl
 
     model = None if self.checkpoint is None else self.checkpoint.folder
     read = [job.input.stored_at, *job.labelled, model, self.scores]

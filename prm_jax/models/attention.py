@@ -18,10 +18,10 @@ from jaxtyping import Array, Float, Int
 
 from prm_jax import errors
 from prm_jax.models import blockwise_attention
-from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
 from prm_jax.models import layers
 from prm_jax.models import matmul
+from prm_jax.models import model_config as model_config
 from prm_jax.models import sharding
 from prm_jax.models.visibility import visibility
 from prm_jax.models.visibility import Window

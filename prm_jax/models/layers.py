@@ -12,8 +12,8 @@ import jax
 from jax import numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from prm_jax.models import config as model_config
 from prm_jax.models import matmul
+from prm_jax.models import model_config as model_config
 from prm_jax.models import sharding
 
 _fan_in = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")

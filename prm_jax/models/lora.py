@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 
 Params = Any
 NAMES = ("lora_a", "lora_b")

@@ -18,10 +18,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from prm_jax import batch as batch_lib
 from prm_jax.models import attention
-from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
 from prm_jax.models import layers
 from prm_jax.models import matmul
+from prm_jax.models import model_config as model_config
 
 Params = Any
 HEADS = ("lm", "step", "outcome", "value")

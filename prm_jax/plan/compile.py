@@ -11,11 +11,11 @@ from typing import Any
 import jax
 
 from prm_jax import batch as batch_lib
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import sharding
 from prm_jax.plan import collectives
 from prm_jax.plan import flops as flops_lib
-from prm_jax.plan import memory as memory_lib
+from prm_jax.plan import planned_memory as memory_lib
 from prm_jax.plan import topologies
 from prm_jax.training import program as program_lib
 

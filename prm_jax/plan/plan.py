@@ -100,11 +100,11 @@ class Plan(verbs.Verb):
     if self.check is not None:
       self._check_budgets()
       return
-    from prm_jax.plan import tables
+    from prm_jax.plan import plan_tables
 
     planned = self()
-    verbs.log_text(_logger, tables.table(planned, self.price))
-    record: dict[str, Any] = tables.record(planned)
+    verbs.log_text(_logger, plan_tables.table(planned, self.price))
+    record: dict[str, Any] = plan_tables.record(planned)
     if not planned.fits and self.suggest:
       record["fits_with"] = self._suggested()
     if self.output is not None:
@@ -152,8 +152,8 @@ class Plan(verbs.Verb):
 
   def _suggested(self) -> dict[str, Any] | None:
     """Says and returns with which changes the update fits; None if with none."""
+    from prm_jax.plan import plan_tables
     from prm_jax.plan import suggest
-    from prm_jax.plan import tables
 
     found = suggest.search(
       self._update, self._chips, self._compile, progress.log
@@ -162,17 +162,17 @@ class Plan(verbs.Verb):
       verbs.log_text(_logger, "\nNothing that was tried fits; take more chips")
       return None
     changes, planned = found
-    table = tables.table(planned, self.price)
+    table = plan_tables.table(planned, self.price)
     text = f"\nIt fits with {changes}\n\n{table}"
     verbs.log_text(_logger, text)
-    return dict(overrides=changes, plan=tables.record(planned))
+    return dict(overrides=changes, plan=plan_tables.record(planned))
 
   def _check_budgets(self) -> None:
     """Compiles every run of a file of budgets, and names those that exceed."""
     from prm_jax.plan import budgets
     from prm_jax.plan import compile as plan_compile
+    from prm_jax.plan import plan_tables
     from prm_jax.plan import runs
-    from prm_jax.plan import tables
     from prm_jax.plan import topologies
 
     assert self.check is not None
@@ -187,7 +187,7 @@ class Plan(verbs.Verb):
       exceeded = budgets.exceeded(budget, needs)
       bad += bool(exceeded)
       _logger.info(f"{'EXCEEDED' if exceeded else 'within'}  {budget.name}")
-      lines = [tables.table(needs), *exceeded, ""]
+      lines = [plan_tables.table(needs), *exceeded, ""]
       verbs.log_text(_logger, "\n".join(lines))
     if bad:
       raise errors.InputError(

@@ -11,15 +11,15 @@ import ml_collections
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.plan import compile as plan_compile
 from prm_jax.runtime import config_files
 from prm_jax.runtime import files
 from prm_jax.runtime import verbs
-from prm_jax.training import config as training_config
 from prm_jax.training import program as program_lib
 from prm_jax.training import programs
-from prm_jax.training import run_config
+from prm_jax.training import train_config
+from prm_jax.training import train_run_config
 from prm_jax.training import trainable
 
 
@@ -37,14 +37,14 @@ def read(
   """
 
   def form(fields: ml_collections.ConfigDict) -> config_files.Form:
-    if run_config.names_rl(fields):
+    if train_run_config.names_rl(fields):
       raise errors.InputError(
         f"{given.name}: reinforcement learning runs in one process; plan knows"
         " the programs sft, prm, orm and implicit"
       )
-    return run_config.form(fields)
+    return train_run_config.form(fields)
 
-  config = given.filled(form, run_config.prepare)
+  config = given.filled(form, train_run_config.prepare)
   if config.init_from and not vocab_size:
     start = files.local_path(config.init_from)
     vocab_size = model_json.read_description(start).model.vocab_size
@@ -56,11 +56,11 @@ def read(
   types = None
   if config.init_from:
     types = saves.types(files.local_path(config.init_from))
-  return update_of(run_config.from_config(config), vocab_size, types)
+  return update_of(train_run_config.from_config(config), vocab_size, types)
 
 
 def update_of(
-  run: training_config.TrainConfig,
+  run: train_config.TrainConfig,
   vocab_size: int,
   types: Mapping[tuple[str, ...], Any] | None = None,
 ) -> plan_compile.Update:
@@ -77,7 +77,7 @@ def update_of(
 
   def make(model, microbatches):
     changed = dataclasses.replace(run, microbatches=microbatches)
-    program = training_config.make_program(changed, model)
+    program = train_config.make_program(changed, model)
     return program_lib.holding(program, given)
 
   return plan_compile.Update(
@@ -99,6 +99,6 @@ _FROZEN = (
 )
 
 
-def _trains_all(run: training_config.TrainConfig) -> bool:
+def _trains_all(run: train_config.TrainConfig) -> bool:
   kind = programs.KINDS[programs.name_of(run.objective)]
   return run.trainable == "all" and not kind.has_reference

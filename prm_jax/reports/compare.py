@@ -103,11 +103,13 @@ class Compare(verbs.Verb):
     from prm_jax.evaluation import search_curves
     from prm_jax.reports import search_plot
     from prm_jax.runtime import environment
-    from prm_jax.search import results
+    from prm_jax.search import search_results
 
     named = job.named()
     outputs.check(dict(output=job.output, plot=job.plot), named.values())
-    compared = self({name: results.read(path) for name, path in named.items()})
+    compared = self(
+      {name: search_results.read(path) for name, path in named.items()}
+    )
     verbs.log_text(_logger, search_curves.table(compared))
     details = dict(
       command=environment.command(),

@@ -56,9 +56,9 @@ class SearchPage(verbs.Verb):
     Raises:
       InputError: There is no result, or none of a problem.
     """
-    from prm_jax.reports import search
+    from prm_jax.reports import search_trees
 
-    return search.render(self._shown(results), most=self.limit)
+    return search_trees.render(self._shown(results), most=self.limit)
 
   def run(self, job: SearchPageJob) -> None:
     """Writes the page of a file.
@@ -67,7 +67,7 @@ class SearchPage(verbs.Verb):
       job: The files.
     """
     from prm_jax.reports import html
-    from prm_jax.search import results as results_lib
+    from prm_jax.search import search_results as results_lib
 
     outputs.check(dict(output=job.output), [job.input])
     results = results_lib.read(job.input)

@@ -16,15 +16,15 @@ import jax
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.inference import codecs
-from prm_jax.inference import engine as engine_lib
 from prm_jax.models import transformer
+from prm_jax.policy import codecs
+from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.rl import baselines
 from prm_jax.rl import credit as credit_lib
-from prm_jax.rl import losses as policy_losses
-from prm_jax.rl import metrics
+from prm_jax.rl import policy_losses as policy_losses
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import rollout as rollout_lib
+from prm_jax.rl import rollout_metrics
 from prm_jax.rl import rows as rows_lib
 from prm_jax.rl import updates
 from prm_jax.training import loop
@@ -232,7 +232,7 @@ class Collector:
         implicit_weight=self.rewards.implicit,
       )
     )
-    facts = metrics.of_rollout(
+    facts = rollout_metrics.of_rollout(
       sampled.solutions,
       outputs,
       rewards,
@@ -245,7 +245,9 @@ class Collector:
       facts["selected"] = float(selected.sum())
       rewards = dataclasses.replace(rewards, counts=selected)
     else:
-      facts["zero_advantages"] = metrics.zero_advantages(rewards, credit)
+      facts["zero_advantages"] = rollout_metrics.zero_advantages(
+        rewards, credit
+      )
     rows = self._rows(packed, rewards, credit, aux, old_log_probs, outputs)
     clock.tick("credit_s")
     facts |= dict(

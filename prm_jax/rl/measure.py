@@ -10,11 +10,11 @@ import math
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.inference import sampler as sampler_lib
+from prm_jax.policy import sampler as sampler_lib
 from prm_jax.rl import experience
-from prm_jax.rl import metrics
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import rollout
+from prm_jax.rl import rollout_metrics
 from prm_jax.training import program as program_lib
 
 
@@ -62,7 +62,7 @@ class Measure:
       sampled_solutions=float(num_sampled),
     )
     if outputs.exact is not None:
-      values["all_steps_correct"] = metrics.all_steps_correct(outputs)
+      values["all_steps_correct"] = rollout_metrics.all_steps_correct(outputs)
     if outputs.prm is not None:
       scores = [p for row in outputs.prm for p in row]
       values["prm_score"] = float(np.mean(scores)) if scores else math.nan

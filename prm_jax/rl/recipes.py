@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from prm_jax.rl import advantages
 from prm_jax.rl.credit import CreditConfig
-from prm_jax.rl.losses import LossConfig
+from prm_jax.rl.policy_losses import LossConfig
 from prm_jax.rl.rewards import RewardConfig
 
 

@@ -2,7 +2,7 @@
 
 Each reward function is a function of solutions (schema.Score, schema.Verify):
 it reads the text, with a tokenizer of its own. Its outputs are matched to the
-policy's tokens by characters (data.alignment).
+policy's tokens by characters (text.alignment).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import alignment
-from prm_jax.inference import codecs
-from prm_jax.inference.sampler import Completion
+from prm_jax.policy import codecs
+from prm_jax.policy.sampler import Completion
 from prm_jax.rl import baselines
 from prm_jax.runtime import checks
+from prm_jax.text import alignment
 
 PRM_FORMS = ("probability", "signed")
 PRM_CUTS = ("step", *alignment.CUTS)

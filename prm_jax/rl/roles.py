@@ -10,14 +10,14 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.inference import codecs
-from prm_jax.inference import sampler as sampler_lib
-from prm_jax.inference import score_sources
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
+from prm_jax.policy import codecs
+from prm_jax.policy import sampler as sampler_lib
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import updates
 from prm_jax.runtime import files
+from prm_jax.scoring import score_sources
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import programs as programs_lib
 
 

@@ -15,9 +15,9 @@ import jax
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.inference import codecs
-from prm_jax.inference import engine as engine_lib
-from prm_jax.inference import sampler as sampler_lib
+from prm_jax.policy import codecs
+from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import sampler as sampler_lib
 from prm_jax.runtime import checks
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from prm_jax import batch as batch_lib
 from prm_jax import errors
-from prm_jax.data import packing
 from prm_jax.rl import rollout
+from prm_jax.rows import packing
 from prm_jax.runtime import checks
 
 

@@ -25,12 +25,12 @@ import optax
 
 from prm_jax import batch as batch_lib
 from prm_jax.batch import ArrayLike
-from prm_jax.models import config as model_config
 from prm_jax.models import lora
+from prm_jax.models import model_config as model_config
 from prm_jax.models import narrow_stacks
 from prm_jax.models import transformer
 from prm_jax.rl import advantages
-from prm_jax.rl import losses as policy_losses
+from prm_jax.rl import policy_losses as policy_losses
 from prm_jax.rl import rows as rows_lib
 from prm_jax.runtime import checks
 from prm_jax.training import losses

@@ -16,7 +16,7 @@ from typing import Any
 
 from etils import epath
 
-import prm_jax
+from prm_jax import _version
 from prm_jax import errors
 from prm_jax.runtime import compilation_cache
 from prm_jax.runtime import distributed
@@ -63,7 +63,7 @@ EXTRAS = {
 def versions() -> dict[str, str]:
   installed = {
     "python": platform.python_version(),
-    "prm_jax": prm_jax.__version__,
+    "prm_jax": _version.__version__,
   }
   return installed | {name: version_of(name) for name in PACKAGES}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 import dataclasses
 
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.runtime import counts
 
 # The name of the reward model in a bill; the others are policies.

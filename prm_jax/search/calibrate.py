@@ -65,7 +65,7 @@ class Calibrate(verbs.Verb):
       InputError: A problem has too few samples, or they are of another search.
     """
     from prm_jax.search import adaptive
-    from prm_jax.search import samples as samples_lib
+    from prm_jax.search import independent_samples as samples_lib
 
     scores, right = samples_lib.independent(samples, "log_odds")
     fewest = min(map(len, scores), default=0)
@@ -88,10 +88,10 @@ class Calibrate(verbs.Verb):
       job: The files.
     """
     from prm_jax.runtime import environment
-    from prm_jax.search import results
+    from prm_jax.search import search_results
 
     outputs.check(dict(output=job.output), [job.input])
-    samples = results.read(job.input)
+    samples = search_results.read(job.input)
     fitted = self(samples)
     record = dict(
       calibration=dataclasses.asdict(fitted),

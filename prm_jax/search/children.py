@@ -15,7 +15,7 @@ from prm_jax import schema
 from prm_jax import voting
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import known_tokens
-from prm_jax.search import models
+from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 
 
@@ -66,7 +66,7 @@ class Child:
 
 def write(
   children: Sequence[Child],
-  policies: Mapping[str, models.Policy],
+  policies: Mapping[str, search_models.Policy],
   *,
   max_steps: int,
   max_tokens: int | None,
@@ -96,7 +96,9 @@ def write(
 
 
 def look_ahead(
-  children: Sequence[Child], policies: Mapping[str, models.Policy], num: int
+  children: Sequence[Child],
+  policies: Mapping[str, search_models.Policy],
+  num: int,
 ) -> None:
   """Writes the steps that look ahead, for children that can be continued.
 
@@ -127,7 +129,7 @@ def look_ahead(
     ahead = [c for c in ahead if c.ahead and c.ahead.extra["stopped"] == "step"]
 
 
-def score(children: Sequence[Child], verifier: models.Verifier) -> None:
+def score(children: Sequence[Child], verifier: search_models.Verifier) -> None:
   """Scores children, all in one call.
 
   Args:

@@ -19,13 +19,13 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.inference import codecs
-from prm_jax.inference import engine as engine_lib
-from prm_jax.inference import log_likelihood
-from prm_jax.inference import sampler as sampler_lib
+from prm_jax.policy import codecs
+from prm_jax.policy import log_likelihood
+from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import sampler as sampler_lib
 from prm_jax.search import bill as bill_lib
-from prm_jax.search import models
 from prm_jax.search import rules
+from prm_jax.search import search_models
 
 GUIDANCE: tuple[str, ...] = get_args(rules.Guidance)
 
@@ -38,7 +38,7 @@ def of_sampler(
   seed: int = 0,
   slots: int = 64,
   watch: Callable[[engine_lib.Work], None] = lambda work: None,
-) -> models.Policy:
+) -> search_models.Policy:
   """Returns a policy whose steps are chunks of a fixed number of tokens.
 
   Args:
@@ -61,7 +61,7 @@ def of_sampler(
       " give an imported one, which has a template"
     )
   short = dataclasses.replace(sampling, max_tokens=chunk_tokens)
-  chunk = models.of_sampler(
+  chunk = search_models.of_sampler(
     policy, short, seed=seed, slots=slots, watch=watch
   ).whole
 
@@ -70,7 +70,7 @@ def of_sampler(
   ) -> list[list[schema.Solution]]:
     return [[_continues(s) for s in row] for row in chunk(prefixes, num)]
 
-  whole = models.of_sampler(
+  whole = search_models.of_sampler(
     policy, sampling, seed=seed, slots=slots, watch=watch
   )
   return dataclasses.replace(whole, step=step, greedy_step=None)
@@ -86,7 +86,7 @@ def _continues(solution: schema.Solution) -> schema.Solution:
 
 def of_policy(
   large: sampler_lib.Sampler, *, guidance: str = "contrast"
-) -> models.Verifier:
+) -> search_models.Verifier:
   """Returns what scores the last chunk of solutions by a larger policy.
 
   The log-odds of all steps are the chunk's mean log-probability in nats, or
@@ -144,7 +144,7 @@ def of_policy(
       )
     return scores
 
-  return models.Verifier(
+  return search_models.Verifier(
     score,
     "last",
     encode=lambda s: ids_of(s)[0],

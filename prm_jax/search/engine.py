@@ -24,17 +24,17 @@ from prm_jax.search import bill as bill_lib
 from prm_jax.search import budget as budget_lib
 from prm_jax.search import children as children_lib
 from prm_jax.search import known_tokens
-from prm_jax.search import limits as limits_lib
-from prm_jax.search import models
 from prm_jax.search import rules
+from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 
 
 def search(
   problems: Sequence[schema.Solution],
   rule: rules.Rule,
-  policies: Mapping[str, models.Policy],
-  verifier: models.Verifier,
+  policies: Mapping[str, search_models.Policy],
+  verifier: search_models.Verifier,
   limits: limits_lib.Limits = limits_lib.Limits(),
   *,
   seed: int = 0,
@@ -73,8 +73,8 @@ def search(
 def extend(
   trees: Sequence[tree_lib.Tree],
   rule: rules.Rule,
-  policies: Mapping[str, models.Policy],
-  verifier: models.Verifier,
+  policies: Mapping[str, search_models.Policy],
+  verifier: search_models.Verifier,
   limits: limits_lib.Limits = limits_lib.Limits(),
   *,
   max_rounds: int | None = None,
@@ -147,8 +147,8 @@ class _Run:
   """The rule, the models and the limits of a search; see extend."""
 
   rule: rules.Rule
-  policies: Mapping[str, models.Policy]
-  verifier: models.Verifier
+  policies: Mapping[str, search_models.Policy]
+  verifier: search_models.Verifier
   limits: limits_lib.Limits
 
   def begin(self, tree: tree_lib.Tree) -> _Search:

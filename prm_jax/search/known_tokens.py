@@ -15,9 +15,9 @@ from jaxtyping import Int
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.data import packing
+from prm_jax.rows import packing
 from prm_jax.search import bill as bill_lib
-from prm_jax.search import models
+from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 
 
@@ -30,7 +30,9 @@ class KnownTokens:
   """
 
   def __init__(
-    self, policies: Mapping[str, models.Policy], verifier: models.Verifier
+    self,
+    policies: Mapping[str, search_models.Policy],
+    verifier: search_models.Verifier,
   ):
     self._policies, self._verifier = policies, verifier
     self._prefixes = {
@@ -145,7 +147,7 @@ class _CountedPrefixes:
 
     If the server didn't count them, both are 0.
     """
-    counted = new.extra.get(models.PROMPT_TOKENS)
+    counted = new.extra.get(search_models.PROMPT_TOKENS)
     if counted is None:
       return 0, 0
     read = int(counted)

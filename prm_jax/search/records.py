@@ -10,11 +10,11 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import packing
-from prm_jax.data.formats import jsonl
+from prm_jax.records import jsonl
+from prm_jax.rows import packing
 from prm_jax.runtime import checks
 from prm_jax.search import bill as bill_lib
-from prm_jax.search import models
+from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 
 Record = dict[str, Any]
@@ -37,17 +37,17 @@ def bill_record(
     `compute_dtype`. Of a model whose cost and prompts aren't known, the numbers
     of tokens read are None.
   """
-  models = {}
+  search_models = {}
   for name, spent in sorted(bill.items()):
     fields = dataclasses.asdict(spent)
     # A model that is known may read nothing: a solution without steps.
     if spent.calls and not spent.read and costs.get(name) is None:
       fields |= dict(read=None, read_once=None, context=None)
-    models[name] = fields
+    search_models[name] = fields
   return dict(
-    models=models,
+    models=search_models,
     flops=bill_lib.flops(bill, costs),
-    compute_dtype={name: compute_dtype.get(name) for name in models},
+    compute_dtype={name: compute_dtype.get(name) for name in search_models},
   )
 
 
@@ -167,7 +167,7 @@ def _node_record(tree: tree_lib.Tree, node: tree_lib.Node) -> Record:
     cost=_spent_record(node.cost),
     completion={
       name: new.extra[name]
-      for name in (*schema.STATISTICS, models.PROMPT_TOKENS)
+      for name in (*schema.STATISTICS, search_models.PROMPT_TOKENS)
       if name in new.extra
     },
   )

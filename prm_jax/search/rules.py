@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.grading import answers as answers_lib
 from prm_jax.runtime import files
 from prm_jax.runtime import verbs
 from prm_jax.search import tree as tree_lib
@@ -22,6 +21,7 @@ from prm_jax.search.tree import Expansion
 from prm_jax.search.tree import Node
 from prm_jax.search.tree import Round
 from prm_jax.search.tree import Tree
+from prm_jax.text import answers as answers_lib
 
 # Options of a search whose solutions are written step by step.
 OF_STEPS = ("max_steps", "max_step_tokens", "lookahead")

@@ -19,31 +19,31 @@ from typing import Any, TYPE_CHECKING
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data.formats import fields
 from prm_jax.grading import pool
-from prm_jax.inference import policy as policy_lib
-from prm_jax.inference import sampling as sampling_lib
-from prm_jax.jobs import inputs
+from prm_jax.jobs import job_inputs
 from prm_jax.jobs import journal
 from prm_jax.jobs import journaled
+from prm_jax.jobs import policies as policy_lib
 from prm_jax.jobs import references
 from prm_jax.jobs import report
+from prm_jax.policy import sampling as sampling_lib
+from prm_jax.records import fields
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
 from prm_jax.search import adaptive
-from prm_jax.search import answers
 from prm_jax.search import bill
-from prm_jax.search import limits as limits_lib
+from prm_jax.search import choice
 from prm_jax.search import mcts
 from prm_jax.search import particles
 from prm_jax.search import rules
+from prm_jax.search import search_limits as limits_lib
 from prm_jax.search import tree as tree_lib
 
 if TYPE_CHECKING:
-  from prm_jax.inference import cached_scorer
-  from prm_jax.search import models
+  from prm_jax.scoring import cached_scorer
+  from prm_jax.search import search_models
 
 _logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class SearchJob(journaled.Job):
     batch: The most problems that are searched together and saved together.
   """
 
-  input: inputs.Problems
+  input: job_inputs.Problems
   output: verbs.Output
   batch: verbs.Count = dataclasses.field(default=16, kw_only=True)
 
@@ -106,8 +106,8 @@ class Models:
     work: What the machine does, as counts.
   """
 
-  policies: Mapping[str, models.Policy]
-  verifier: models.Verifier
+  policies: Mapping[str, search_models.Policy]
+  verifier: search_models.Verifier
   depends_on: dict[str, Any]
   verify: schema.Verify
   work: Counter[str]
@@ -157,7 +157,7 @@ class Searching(pool.Graded, verbs.Verb):
   )
   aggregate: schema.Aggregate | None = None
   cache_tokens: int = 65_536
-  select: answers.Selection = "best"
+  select: choice.Selection = "best"
   limits: limits_lib.Limits = dataclasses.field(
     default_factory=limits_lib.Limits
   )
@@ -191,13 +191,13 @@ class Searching(pool.Graded, verbs.Verb):
       fields.unique_id(seen, problem.id, f"problem {i}")
     starts, found = _starts(problems), dict[str, schema.Solution]()
     with (
-      self._opened(starts) as models,
+      self._opened(starts) as search_models,
       progress.showing(
         "search", len(starts), "problem", first=_FIRST
       ) as update,
     ):
       for batch in journal.batches(starts, SearchJob.batch):
-        results, _ = self._searched(batch, models)
+        results, _ = self._searched(batch, search_models)
         found.update((s.id, s) for s in results)
         update(len(found))
     return [found[s.id] for s in starts]
@@ -345,7 +345,7 @@ class Searching(pool.Graded, verbs.Verb):
     self, problems: Sequence[schema.Solution], job: SearchJob | None = None
   ) -> Iterator[Models]:
     """Yields the models for some problems; a job keeps replies of servers."""
-    from prm_jax.inference import score_sources
+    from prm_jax.scoring import score_sources
     from prm_jax.search import writers
 
     named = "problem" if job is None else f"{job.input.path}: problem"
@@ -376,11 +376,11 @@ class Searching(pool.Graded, verbs.Verb):
 
   def _verifier(
     self, work: Counter[str]
-  ) -> tuple[models.Verifier, dict[str, Any]]:
+  ) -> tuple[search_models.Verifier, dict[str, Any]]:
     """Returns what scores, and what the scores depend on."""
-    from prm_jax.inference import score_sources
+    from prm_jax.scoring import score_sources
     from prm_jax.search import chunks
-    from prm_jax.search import models
+    from prm_jax.search import search_models
 
     rule, name, dtype = self._rule, self._scorer, self._policy.dtype
     if isinstance(rule, rules.ChunkGuidance):
@@ -392,7 +392,9 @@ class Searching(pool.Graded, verbs.Verb):
     dtype = policy_lib.dtype_asked(name, dtype).get("compute_dtype")
     loaded = score_sources.load(name, compute_dtype=dtype)
     if loaded.scorer is None:
-      verifier = models.Verifier(loaded.score, self._aggregate or "product")
+      verifier = search_models.Verifier(
+        loaded.score, self._aggregate or "product"
+      )
       return verifier, dict(loaded.identity)
 
     def watch(done: cached_scorer.Work) -> None:
@@ -400,7 +402,7 @@ class Searching(pool.Graded, verbs.Verb):
         {f"scorer_{name}": n for name, n in dataclasses.asdict(done).items()}
       )
 
-    verifier = models.of_scorer(
+    verifier = search_models.of_scorer(
       loaded.scorer,
       aggregate=self._aggregate,
       cache_tokens=self.cache_tokens,
@@ -412,7 +414,7 @@ class Searching(pool.Graded, verbs.Verb):
 
   def _reads(self) -> list[files.PathLike]:
     """Returns what it reads besides the problems."""
-    from prm_jax.inference import score_sources
+    from prm_jax.scoring import score_sources
 
     scorer = score_sources.path_of(self._scorer)
     found: list[files.PathLike] = [self._policy.source]
@@ -521,7 +523,7 @@ def _report(
   report.counted(counts)
   report.computed(compute_dtype)
   graded = counts["graded"]
-  for how in answers.SELECTIONS if graded else ():
+  for how in choice.SELECTIONS if graded else ():
     right = counts[f"right_{how}"]
     _logger.info(f"{how}: {right / graded:.1%} of {graded:,} right")
   unfinished = counts["without_candidate"] == num

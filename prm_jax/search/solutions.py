@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 
 from prm_jax import schema
-from prm_jax.grading import answers as answers_lib
-from prm_jax.search import answers
 from prm_jax.search import bill as bill_lib
+from prm_jax.search import choice as choice_lib
 from prm_jax.search import records
 from prm_jax.search import tree as tree_lib
+from prm_jax.text import answers as answers_lib
 
 # Fields of a result's `extra`.
 FIELDS = ("answers", "candidates", "select", "bill", "tree")
@@ -78,9 +78,9 @@ def _result(
 
   outcomes: Whether each candidate ends in the right answer.
   """
-  choices = answers.choose(tree, find_answer)
+  choices = choice_lib.choose(tree, find_answer)
 
-  def outcome(choice: answers.Choice) -> bool | None:
+  def outcome(choice: choice_lib.Choice) -> bool | None:
     if choice.node is not None:
       return outcomes[choice.node]
     # No candidate is as wrong as one without an answer.
@@ -132,7 +132,7 @@ def counts(found: Sequence[schema.Solution]) -> dict[str, int]:
     without_answer=sum(s.answer is None for s in found),
     graded=sum(s.outcome is not None for s in found),
   )
-  for how in answers.SELECTIONS:
+  for how in choice_lib.SELECTIONS:
     outcomes = [s.extra["answers"][how]["outcome"] for s in found]
     total[f"right_{how}"] = sum(outcome is True for outcome in outcomes)
   for s in found:

@@ -11,12 +11,12 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.inference import engine as engine_lib
-from prm_jax.inference import policy as policy_lib
-from prm_jax.inference import sampler
-from prm_jax.inference import sampling as sampling_lib
+from prm_jax.jobs import policies as policy_lib
+from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import sampler
+from prm_jax.policy import sampling as sampling_lib
 from prm_jax.search import chunks
-from prm_jax.search import models
+from prm_jax.search import search_models
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ def opened(
   how: How,
   replies: pathlib.Path | None,
   counts: Counter[str],
-) -> Iterator[tuple[models.Policy, dict[str, Any]]]:
+) -> Iterator[tuple[search_models.Policy, dict[str, Any]]]:
   """Yields a policy as a search has it, and what its steps depend on.
 
   Args:
@@ -73,7 +73,7 @@ def opened(
     yield chunks.of_sampler(loaded, sampling, **more), depends_on
     return
   more["max_step_tokens"] = how.max_step_tokens
-  yield models.of_sampler(loaded, sampling, **more), depends_on
+  yield search_models.of_sampler(loaded, sampling, **more), depends_on
 
 
 @contextlib.contextmanager
@@ -82,7 +82,7 @@ def _served(
   how: How,
   replies: pathlib.Path | None,
   counts: Counter[str],
-) -> Iterator[tuple[models.Policy, dict[str, Any]]]:
+) -> Iterator[tuple[search_models.Policy, dict[str, Any]]]:
   """Yields the model at a URL as a search has it."""
   sampling = how.sampling.with_defaults({})
   most = min(how.max_step_tokens or sampling.max_tokens, sampling.max_tokens)
@@ -107,7 +107,7 @@ def _served(
       return call
 
     yield (
-      models.Policy(
+      search_models.Policy(
         generate(of_step, True),
         generate(sampling, False),
         generate(greedy, True),

@@ -26,7 +26,7 @@ from starlette import routing
 
 from prm_jax import errors
 from prm_jax import voting
-from prm_jax.inference import cached_scorer
+from prm_jax.scoring import cached_scorer
 from prm_jax.serving import adapters
 from prm_jax.serving import batching
 from prm_jax.serving import bodies

@@ -17,7 +17,7 @@ import dataclasses
 import logging
 import math
 
-from prm_jax.inference import cached_scorer
+from prm_jax.scoring import cached_scorer
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import metrics as metrics_lib
 from prm_jax.serving import models

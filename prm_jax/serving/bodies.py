@@ -13,8 +13,8 @@ from starlette import concurrency
 from starlette import requests
 from starlette import responses
 
-from prm_jax.inference import cached_scorer
 from prm_jax.runtime import json_text
+from prm_jax.scoring import cached_scorer
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import metrics as metrics_lib
 from prm_jax.serving import refusals

@@ -27,9 +27,9 @@ import functools
 import re
 from typing import Any, NamedTuple
 
-from prm_jax.data import policy_templates
-from prm_jax.data import templates
 from prm_jax.serving import refusals
+from prm_jax.text import policy_templates
+from prm_jax.text import templates
 
 # Tokens before everything else. Some clients leave them out, as their server
 # adds them.

@@ -19,11 +19,11 @@ from typing import Any
 
 from prm_jax import client as client_lib
 from prm_jax import errors
+from prm_jax import remote
 from prm_jax import schema
-from prm_jax.inference import drawing
-from prm_jax.inference import remote
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import llm_judge
+from prm_jax.policy import drawing
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.serving import refusals

@@ -14,15 +14,15 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import saves
-from prm_jax.data import encoding
-from prm_jax.data import segmenters
-from prm_jax.inference import cached_scorer
-from prm_jax.inference import score_sources
-from prm_jax.inference import scorer as scorer_lib
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.runtime import files
+from prm_jax.scoring import cached_scorer
+from prm_jax.scoring import score_sources
+from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import refusals
+from prm_jax.text import encoding
+from prm_jax.text import segmenters
 from prm_jax.training import programs
 
 # A token has that many characters at most: in the published vocabularies the

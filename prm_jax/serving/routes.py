@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import itertools
 from typing import Any
 
-import prm_jax
+from prm_jax import _version
 from prm_jax import voting
 from prm_jax.serving import adapters
 from prm_jax.serving import fields
@@ -123,7 +123,7 @@ def document() -> dict[str, Any]:
     info=dict(
       title="prm_jax",
       summary="Scores of solutions and of their steps.",
-      version=prm_jax.__version__,
+      version=_version.__version__,
     ),
     paths=paths,
     components=dict(

@@ -27,14 +27,14 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.data import messages as messages_lib
-from prm_jax.inference import cached_scorer
+from prm_jax.scoring import cached_scorer
 from prm_jax.serving import fields
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models
 from prm_jax.serving import refusals
 from prm_jax.serving import score_fields
 from prm_jax.serving import sources
+from prm_jax.text import messages as messages_lib
 
 Record = dict[str, Any]
 # Returns a text as a solution: (problem, text, where).

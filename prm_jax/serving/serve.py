@@ -123,10 +123,10 @@ class Serve(verbs.Verb):
       InputError: An entry can't be loaded, two have one name, or an option is
         for none of them.
     """
-    from prm_jax.data import segmenters
-    from prm_jax.inference import score_sources
+    from prm_jax.scoring import score_sources
     from prm_jax.serving import models as models_lib
     from prm_jax.serving import sources
+    from prm_jax.text import segmenters
 
     segmenter = segmenters.parse(self.segmenter) if self.segmenter else None
     key = score_sources.Key(self.upstream_key_variable, self.insecure_key)
@@ -191,7 +191,7 @@ def _entry(text: str) -> tuple[str | None, str]:
   Args:
     text: The entry.
   """
-  from prm_jax.inference import score_sources
+  from prm_jax.scoring import score_sources
 
   name, equals, where = text.partition("=")
   if not equals or "://" in name:

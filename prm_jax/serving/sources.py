@@ -26,17 +26,17 @@ import numpy as np
 from prm_jax import client as client_lib
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import encoding
-from prm_jax.data import segmenters
-from prm_jax.inference import cached_scorer
-from prm_jax.inference import score_checks
-from prm_jax.inference import score_sources
 from prm_jax.runtime import user_functions
+from prm_jax.scoring import cached_scorer
+from prm_jax.scoring import score_checks
+from prm_jax.scoring import score_sources
 from prm_jax.serving import judges
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models
 from prm_jax.serving import refusals
 from prm_jax.serving import threads
+from prm_jax.text import encoding
+from prm_jax.text import segmenters
 
 _logger = logging.getLogger(__name__)
 

@@ -17,20 +17,20 @@ import numpy as np
 from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import array_record
-from prm_jax.data import encoded_cache
-from prm_jax.data import encoding
-from prm_jax.data import lazy_segments
-from prm_jax.data import loader
-from prm_jax.data import packing as packing_lib
-from prm_jax.data import preference_pairs
-from prm_jax.data import token_memory
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import sharding
+from prm_jax.records import array_record
+from prm_jax.rows import encoded_cache
+from prm_jax.rows import lazy_segments
+from prm_jax.rows import loader
+from prm_jax.rows import packing as packing_lib
+from prm_jax.rows import preference_pairs
 from prm_jax.runtime import checks
 from prm_jax.runtime import distributed
 from prm_jax.runtime import environment
 from prm_jax.runtime import progress
+from prm_jax.text import encoding
+from prm_jax.text import token_memory
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import program as program_lib
 from prm_jax.training import programs
 

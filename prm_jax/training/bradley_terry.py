@@ -1,6 +1,6 @@
 """The Bradley-Terry program: the better of two solutions gets the higher score.
 
-It trains the head of a PRM or an ORM on pairs (data.preference_pairs) and
+It trains the head of a PRM or an ORM on pairs (rows.preference_pairs) and
 writes a checkpoint of that program. Only differences of logits are learned: the
 sigmoid of a logit ranks solutions, but 1/2 isn't a threshold.
 """

@@ -25,9 +25,9 @@ from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.data import loader
 from prm_jax.models import memory
 from prm_jax.models import sharding
+from prm_jax.rows import loader
 from prm_jax.runtime import checks
 from prm_jax.runtime import distributed
 from prm_jax.runtime import host_memory

@@ -17,12 +17,12 @@ from jaxtyping import Array
 from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import encoding
-from prm_jax.data import preference_pairs
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
+from prm_jax.rows import preference_pairs
 from prm_jax.runtime import checks
+from prm_jax.text import encoding
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import bradley_terry
 from prm_jax.training import losses
 from prm_jax.training import program
@@ -43,7 +43,7 @@ class PRMConfig:
     margin: The margin of pqm (by default losses.PQM_MARGIN) or of bradley_terry
       (by default 0).
     pairs: What bradley_terry compares: alternatives after the same prefix, by
-      default, or whole solutions; see data.preference_pairs.
+      default, or whole solutions; see rows.preference_pairs.
     labels: How labels and ratings become targets.
   """
 

@@ -23,10 +23,10 @@ from jaxtyping import Array
 import optax
 
 from prm_jax import batch as batch_lib
-from prm_jax.data import encoding
 from prm_jax.models import narrow_stacks
 from prm_jax.models import sharding
 from prm_jax.runtime import preemption
+from prm_jax.text import encoding
 from prm_jax.training import skip_updates
 from prm_jax.training import trainable as trainable_lib
 

@@ -21,7 +21,7 @@ from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
 from prm_jax.training import implicit_prm
 from prm_jax.training import orm

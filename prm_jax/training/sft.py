@@ -13,9 +13,9 @@ from jax import numpy as jnp
 from jaxtyping import Array
 
 from prm_jax import batch as batch_lib
-from prm_jax.data import encoding
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
+from prm_jax.text import encoding
 from prm_jax.training import losses
 from prm_jax.training import program
 

@@ -13,8 +13,8 @@ from flax import traverse_util
 import jax
 
 from prm_jax import errors
-from prm_jax.models import config as model_config
 from prm_jax.models import lora
+from prm_jax.models import model_config as model_config
 
 Params = Any
 # Is the parameter at a path of names trained?

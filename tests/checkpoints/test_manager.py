@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 
 from prm_jax import errors
+from prm_jax.checkpoints import held
 from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import leaves
 from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.inference import held
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import program
 from prm_jax.training import programs
 from prm_jax.training import skip_updates

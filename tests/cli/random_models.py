@@ -10,10 +10,10 @@ import numpy as np
 
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.data import encoding
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
+from prm_jax.text import encoding
+from prm_jax.text import tokenizer as tokenizer_lib
 
 BYTES = tokenizer_lib.Bytes()
 MODEL = model_config.ModelConfig(

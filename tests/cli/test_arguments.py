@@ -7,10 +7,10 @@ import sys
 import typing
 
 from prm_jax.cli import main
-from prm_jax.data import encoding
 from prm_jax.evaluation import evaluate_steps
 from prm_jax.labelling import judge_prompts
 from prm_jax.runtime import verbs
+from prm_jax.text import encoding
 
 
 def test_choices_are_those_of_the_modules_that_a_start_does_not_load():

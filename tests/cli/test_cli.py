@@ -18,13 +18,13 @@ from prm_jax import schema
 from prm_jax import voting
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
-from prm_jax.data.formats import jsonl
+from prm_jax.datasets import inspection
 from prm_jax.grading import pool
-from prm_jax.inference import scorer
 from prm_jax.jobs import shards
+from prm_jax.records import jsonl
 from prm_jax.runtime import progress
+from prm_jax.scoring import scorer
 from prm_jax.testbed import arithmetic
-from prm_jax.training import inspection
 
 pytestmark = pytest.mark.usefixtures("one_device", "equal_programs")
 
@@ -506,14 +506,20 @@ def test_a_fresh_demo_that_is_refused_leaves_the_old_one(tmp_path, refused):
     (folder / name).write_text("x")
   (folder / "config.json").write_text('{"runs": {}}')
   small = [f"--config.{x}_problems=9" for x in ("base", "annotated", "train")]
-  demo = ("demo", f"--config={path}", f"--workdir={folder}", "--fresh", *small)
+  demo_run = (
+    "demo",
+    f"--config={path}",
+    f"--workdir={folder}",
+    "--fresh",
+    *small,
+  )
   none = ("--config.task.min_turns=0", "--config.task.max_turns=0")
-  refused((*demo, *none), "problems are wanted")
-  refused((*demo, "--config.runs.orm.mesh=(8, 8, 8)"), "mesh=")
+  refused((*demo_run, *none), "problems are wanted")
+  refused((*demo_run, "--config.runs.orm.mesh=(8, 8, 8)"), "mesh=")
 
 
 def test_a_fresh_demo_leaves_a_users_own_files(tmp_path, monkeypatch):
-  from prm_jax.demo import run as demo
+  from prm_jax.demo import demo_run
 
   class _BegunError(Exception):
     pass
@@ -521,8 +527,8 @@ def test_a_fresh_demo_leaves_a_users_own_files(tmp_path, monkeypatch):
   def run(*_):
     raise _BegunError
 
-  monkeypatch.setattr(demo, "check", lambda *_: None)
-  monkeypatch.setattr(demo, "run", run)
+  monkeypatch.setattr(demo_run, "check", lambda *_: None)
+  monkeypatch.setattr(demo_run, "run", run)
   path = pathlib.Path(__file__).parents[2] / "experiments" / "arithmetic.py"
   (tmp_path / "prm").mkdir()
   for name in ("config.json", "results.json", "notes.txt", "prm/model.json"):
@@ -531,7 +537,7 @@ def test_a_fresh_demo_leaves_a_users_own_files(tmp_path, monkeypatch):
     _run("demo", f"--config={path}", f"--workdir={tmp_path}", "--fresh")
   assert set(_files(tmp_path)) == {"config.json", "notes.txt"}
   saved = json.loads((tmp_path / "config.json").read_text())
-  assert saved["seed"] == 0 and set(saved["runs"]) == set(demo.RUNS)
+  assert saved["seed"] == 0 and set(saved["runs"]) == set(demo_run.RUNS)
 
 
 def test_a_remote_path_is_refused_not_made_a_local_folder(
@@ -813,7 +819,7 @@ def test_a_command_that_something_ends_by_sys_exit_failed(
   def run(self, job: inspection.InspectJob):
     raise SystemExit(code)
 
-  monkeypatch.setattr("prm_jax.training.inspection.Stats.run", run)
+  monkeypatch.setattr("prm_jax.datasets.inspection.Stats.run", run)
   call = "sys.exit()" if code is None else f"sys.exit({code!r})"
   refused(["data", "stats", "s.jsonl"], "test_cli.py:", call, "--debug")
 

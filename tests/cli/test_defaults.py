@@ -8,32 +8,32 @@ import re
 import command_options
 import pytest
 
+from prm_jax import remote
 from prm_jax.cli import flags
-from prm_jax.data import encoding
-from prm_jax.device_check import run as device_check
+from prm_jax.device_check import check_run
 from prm_jax.evaluation import acceptance
-from prm_jax.inference import drawing
-from prm_jax.inference import engine as sampling_engine
-from prm_jax.inference import remote
-from prm_jax.inference import scorer
 from prm_jax.labelling import active_selection
 from prm_jax.labelling import llm_judge
+from prm_jax.policy import drawing
+from prm_jax.policy import rollout_engine
+from prm_jax.scoring import scorer
 from prm_jax.search import adaptive
 from prm_jax.search import chunks
-from prm_jax.search import models
 from prm_jax.search import rules
 from prm_jax.search import search
+from prm_jax.search import search_models
 from prm_jax.search import solutions
 from prm_jax.serving import limits
+from prm_jax.text import encoding
 
 ROOT = pathlib.Path(__file__).parents[2]
 COMMANDS = command_options.commands()
 SAMPLES = (
   drawing.Sampling,
-  sampling_engine.Engine,
+  rollout_engine.Engine,
   *(remote.Endpoint, remote.Template),
 )
-SEARCHES = (*SAMPLES, models.of_scorer, solutions.results)
+SEARCHES = (*SAMPLES, search_models.of_scorer, solutions.results)
 SCORES = (scorer.load, scorer.Scorer)
 LABELS = (encoding.EncodingConfig, encoding.LabelPolicy)
 # What is called with the options of a command, by the beginning of its name.
@@ -50,7 +50,7 @@ CALLED = {
   "sample": SAMPLES,
   "score": SCORES,
   "serve": (limits.Limits,),
-  "check-device": (device_check.Options,),
+  "check-device": (check_run.Options,),
   "data": LABELS,
   "eval": (*LABELS, *SCORES),
 }

@@ -6,12 +6,12 @@ import re
 import command_options
 import pytest
 
-from prm_jax.cli import arguments
 from prm_jax.cli import flags
 from prm_jax.cli import main
+from prm_jax.cli import parser as parser_lib
 from prm_jax.demo import demo
-from prm_jax.inference import sample
-from prm_jax.inference import score
+from prm_jax.jobs import sample
+from prm_jax.jobs import score
 from prm_jax.runtime import verbs
 
 COMMANDS = command_options.commands()
@@ -213,7 +213,7 @@ _runs: list[tuple[verbs.Verb, _Job | None]] = []
 
 
 def test_metadata_make_positional_words_and_flags_of_other_names():
-  parser = arguments.Parser(prog="x")
+  parser = parser_lib.Parser(prog="x")
   parser.add_commands("COMMAND")
   flags.add(parser, "count", _Count)
   flags.add(parser, "go", _Go)

@@ -21,16 +21,16 @@ import random_models
 import prm_jax
 from prm_jax import schema
 from prm_jax.cli import main
-from prm_jax.data.formats import jsonl
-from prm_jax.grading import answers
 from prm_jax.grading import pool
-from prm_jax.inference import policy as policy_lib
 from prm_jax.jobs import journal
+from prm_jax.jobs import policies as policy_lib
 from prm_jax.labelling import monte_carlo
 from prm_jax.labelling import omega_prm
+from prm_jax.records import jsonl
 from prm_jax.runtime import files as files_lib
 from prm_jax.runtime import progress
 from prm_jax.testbed import arithmetic
+from prm_jax.text import answers
 
 
 def _solutions(count=6, samples=3, seed=0):

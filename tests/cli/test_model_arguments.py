@@ -12,14 +12,14 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.cli import main
-from prm_jax.data.formats import jsonl
-from prm_jax.inference import engine
-from prm_jax.inference import policy as policy_lib
-from prm_jax.inference import sampler
-from prm_jax.inference import scorer
+from prm_jax.jobs import policies as policy_lib
+from prm_jax.policy import rollout_engine
+from prm_jax.policy import sampler
+from prm_jax.records import jsonl
+from prm_jax.scoring import scorer
 from prm_jax.search import chunks
-from prm_jax.search import models as search_models
 from prm_jax.search import search
+from prm_jax.search import search_models as search_models
 from prm_jax.serving import server as server_lib
 
 COMMANDS = command_options.commands()
@@ -110,7 +110,7 @@ def loaded(monkeypatch):
     raise _BegunError("begins")
 
   def sample(self, *_, **__):
-    is_engine = isinstance(self, engine.Engine)
+    is_engine = isinstance(self, rollout_engine.Engine)
     slots.append(self.slots if is_engine else self.batch_samples)
     end()
 
@@ -122,7 +122,7 @@ def loaded(monkeypatch):
       return model
 
     monkeypatch.setattr(module, "load", load)
-  monkeypatch.setattr(engine.Engine, "generate", sample)
+  monkeypatch.setattr(rollout_engine.Engine, "generate", sample)
   monkeypatch.setattr(sampler.Sampler, "generate", sample)
   monkeypatch.setattr(scorer.Scorer, "score", end)
   monkeypatch.setattr(server_lib, "run", end)
@@ -208,7 +208,7 @@ def test_an_own_type_depends_on_nothing_more_and_another_one_does(folder):
 def test_labels_in_another_type_are_refused_like_another_seed(
   folder, tmp_path, monkeypatch, capsys
 ):
-  monkeypatch.setattr(engine.Engine, "generate", _answers)
+  monkeypatch.setattr(rollout_engine.Engine, "generate", _answers)
   words = [
     *("label", "monte_carlo", *(x.format(folder) for x in LABEL)),
     f"--output={tmp_path / 'out.jsonl'}",
@@ -231,7 +231,7 @@ def test_labels_in_another_type_are_refused_like_another_seed(
   assert "without a journal to resume" in capsys.readouterr().err
   (tmp_path / "kept").rename(tmp_path / "out.jsonl.journal")
   monkeypatch.undo()
-  monkeypatch.setattr(engine.Engine, "generate", _answers)
+  monkeypatch.setattr(rollout_engine.Engine, "generate", _answers)
   assert main.main([*words, "--dtype=bfloat16"]) == 0
 
 
@@ -272,7 +272,7 @@ def _answers(self, prefixes, n, *_):
     ]
     for x in prefixes
   ]
-  return rows, engine.Work()
+  return rows, rollout_engine.Work()
 
 
 def test_a_type_is_for_the_scorer_alone_if_a_server_writes(folder, capsys):

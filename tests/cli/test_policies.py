@@ -9,16 +9,16 @@ import pytest
 import small_config
 import stub_server
 
+from prm_jax import remote
 from prm_jax import schema
 from prm_jax.cli import flags as flags_lib
 from prm_jax.cli import main
 from prm_jax.cli import output
-from prm_jax.data import policy_templates
-from prm_jax.data import tokenizer
-from prm_jax.data.formats import jsonl
-from prm_jax.inference import remote
-from prm_jax.inference import sample
-from prm_jax.inference import sampler
+from prm_jax.jobs import sample
+from prm_jax.policy import sampler
+from prm_jax.records import jsonl
+from prm_jax.text import policy_templates
+from prm_jax.text import tokenizer
 
 COMMANDS = ("sample", "label monte_carlo", "label omega_prm", "label judge")
 # Fields that have an option of another name.

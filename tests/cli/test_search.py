@@ -15,12 +15,12 @@ import random_models
 from prm_jax.cli import main
 from prm_jax.search import adaptive
 from prm_jax.search import bill as bill_lib
-from prm_jax.search import models as search_models
 from prm_jax.search import records
-from prm_jax.search import results
+from prm_jax.search import search_models as search_models
+from prm_jax.search import search_results
 from prm_jax.search import writers
 from prm_jax.testbed import arithmetic
-from prm_jax.testbed import policy
+from prm_jax.testbed import arithmetic_policy
 
 EXACT = "prm_jax.testbed.arithmetic:verifier"
 STRATEGIES = dict(
@@ -43,7 +43,7 @@ def testbed(monkeypatch):
   def opened(of, how, replies, counts):
     counts["engine_decoded"] += 1
     slips = dict(slip_shift=0.5) if of.source == "weak" else {}
-    annotator = policy.Annotator(arithmetic.Task(**slips), how.seed)
+    annotator = arithmetic_policy.Annotator(arithmetic.Task(**slips), how.seed)
     yield (
       search_models.Policy(
         annotator.step,
@@ -98,7 +98,7 @@ def test_a_result_is_what_its_tree_says(
   assert _search(strategy, problems, output) == 0
   text = capsys.readouterr().out
   assert re.search(r"^best: [\d.]+% of 12 right$", text, re.MULTILINE)
-  found = results.read(output)
+  found = search_results.read(output)
   assert [s.id for s in found] == [f"dial-test-{i}" for i in range(12)]
   for s, record in zip(found, _records(output), strict=True):
     tree = records.tree_from_record(record["tree"], "a line")

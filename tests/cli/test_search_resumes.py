@@ -13,12 +13,12 @@ import pytest
 import random_models
 
 from prm_jax.cli import main
-from prm_jax.inference import prefix_shapes
-from prm_jax.inference import score_sources
-from prm_jax.search import models as search_models
+from prm_jax.scoring import prefix_shapes
+from prm_jax.scoring import score_sources
+from prm_jax.search import search_models as search_models
 from prm_jax.search import writers
 from prm_jax.testbed import arithmetic
-from prm_jax.testbed import policy
+from prm_jax.testbed import arithmetic_policy
 
 CALIBRATION = dict(intercept=0.5, slope=0.1, quantile=0.1)
 # chunk_guidance has imported policies: huggingface/test_search_published.py.
@@ -64,7 +64,7 @@ def annotators(monkeypatch, folder):
   def opened(of, how, replies, counts):
     del replies, counts
     slips = dict(slip_shift=0.5) if of.source == "weak" else {}
-    annotator = policy.Annotator(arithmetic.Task(**slips), how.seed)
+    annotator = arithmetic_policy.Annotator(arithmetic.Task(**slips), how.seed)
     yield (
       search_models.Policy(
         *(annotator.step, annotator.whole, annotator.step, annotator.encode)

@@ -20,11 +20,11 @@ from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.cli import flags
 from prm_jax.cli import main
-from prm_jax.data import segmenters
 from prm_jax.serving import limits
 from prm_jax.serving import models
 from prm_jax.serving import serve
 from prm_jax.serving import server as server_lib
+from prm_jax.text import segmenters
 
 SMALL = ["--max_tokens=64", "--max_batch_tokens=64"]
 

@@ -13,7 +13,7 @@ import using_prm_jax
 import prm_jax
 from prm_jax import errors
 from prm_jax.cli import main
-from prm_jax.data.formats import jsonl
+from prm_jax.records import jsonl
 from prm_jax.runtime import files
 from prm_jax.runtime import inputs
 from prm_jax.runtime import progress

@@ -12,18 +12,18 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.cli import main
-from prm_jax.data.formats import jsonl
 from prm_jax.demo import default_config
 from prm_jax.demo import demo
+from prm_jax.demo import demo_run as demo_run
+from prm_jax.demo import demo_run_config as demo_run_config
 from prm_jax.demo import quick_config
-from prm_jax.demo import run as demo_run
-from prm_jax.demo import run_config as demo_run_config
-from prm_jax.inference import sampler
+from prm_jax.policy import sampler
+from prm_jax.records import jsonl
 from prm_jax.runtime import config_files
 from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
 from prm_jax.testbed import arithmetic
-from prm_jax.training import run as training_run
+from prm_jax.training import train_run
 
 pytestmark = pytest.mark.usefixtures(
   "one_device", "equal_programs", "printed_log"
@@ -242,7 +242,7 @@ def test_a_demo_stopped_twice_ends_as_one_that_wasnt(
   workdir, tmp_path, monkeypatch, capsys
 ):
   stopped = tmp_path / "run"
-  train = training_run.train
+  train = train_run.train
   for name in ("base", "prm_mc"):
 
     def interrupted(config, solutions, tokenizer, folder, *, at=name, **more):
@@ -250,7 +250,7 @@ def test_a_demo_stopped_twice_ends_as_one_that_wasnt(
         raise KeyboardInterrupt
       return train(config, solutions, tokenizer, folder, **more)
 
-    monkeypatch.setattr(training_run, "train", interrupted)
+    monkeypatch.setattr(train_run, "train", interrupted)
     assert _demo(stopped) == 130
     assert not (stopped / "results.json").exists()
   monkeypatch.undo()

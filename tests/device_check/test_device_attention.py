@@ -11,18 +11,18 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax.device_check import attention as attention_lib
+from prm_jax.device_check import attention_checks as attention_lib
 from prm_jax.device_check import cases
+from prm_jax.device_check import check_results
+from prm_jax.device_check import check_worker
+from prm_jax.device_check import chip_limits
 from prm_jax.device_check import kernels
-from prm_jax.device_check import limits
-from prm_jax.device_check import results
-from prm_jax.device_check import worker
 from prm_jax.models import attention
 from prm_jax.models import blockwise_attention
 from prm_jax.models import splash_attention
 from prm_jax.models import tree_attention_kernels
 
-SETTING = results.Setting("quick", "cpu", "cpu", 1)
+SETTING = check_results.Setting("quick", "cpu", "cpu", 1)
 SMALL = dict(head_dim=16, queries_per_key=2, tokens=96, kv_heads=2)
 
 
@@ -32,7 +32,7 @@ def _case(mask, dtype="float32", **changes):
 
 
 def _result(case, kind):
-  [found], _ = worker.run(attention_lib._check(case, kind), SETTING)
+  [found], _ = check_worker.run(attention_lib._check(case, kind), SETTING)
   return found
 
 
@@ -54,7 +54,7 @@ def test_few_cases_hold_every_pair_of_levels():
 
 def test_full_has_all_324_and_the_published_shapes_first():
   assert len({case.name for case in cases.every()}) == 324
-  setting = results.Setting("full", "gpu", "NVIDIA H200", 1)
+  setting = check_results.Setting("full", "gpu", "NVIDIA H200", 1)
   names = [c.name for c in attention_lib.checks(setting) if c.required]
   assert len(names) == len(set(names)) == 5 + 324 + 6
   assert all("qwen2_5" in n for n in names[:2]) and "llama3" in names[2]
@@ -63,9 +63,9 @@ def test_full_has_all_324_and_the_published_shapes_first():
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
-@pytest.mark.parametrize("mode", results.MODES)
+@pytest.mark.parametrize("mode", check_results.MODES)
 def test_every_kind_that_auto_may_take_is_required(platform, mode):
-  setting = results.Setting(mode, platform, platform, 1)
+  setting = check_results.Setting(mode, platform, platform, 1)
   found = attention_lib.checks(setting)
   kinds = {c.name.split(".")[1] for c in found if c.required}
   lengths = (64, 128, 512, 1024, 4096, 16_384)
@@ -128,7 +128,7 @@ def test_a_sum_of_rounded_terms_keeps_its_limit_and_not_a_tenth_of_it(keys):
   rounded = np.asarray(jnp.asarray(weights).astype("bfloat16"), np.float64)
   scale = np.sqrt(weights**2 @ (values**2).sum(-1))
   error = np.linalg.norm((rounded - weights) @ values, axis=-1) / scale
-  assert 0.1 < error.max() / limits.ROUNDOFF["bfloat16"] <= 1
+  assert 0.1 < error.max() / chip_limits.ROUNDOFF["bfloat16"] <= 1
 
 
 @pytest.mark.parametrize("kind", ["reference", "blocks", "tree"])
@@ -227,7 +227,7 @@ def test_a_result_that_is_no_number_fails(monkeypatch):
 # --- A kernel that is to come --------------------------------------------------
 
 
-GPU = results.Setting("quick", "gpu", "NVIDIA H100 80GB HBM3", 1)
+GPU = check_results.Setting("quick", "gpu", "NVIDIA H100 80GB HBM3", 1)
 
 
 def _coming(setting):
@@ -249,7 +249,7 @@ def test_tokamaxs_kernel_is_checked_where_it_is_and_isnt_required(
   assert not _coming(SETTING)
   if not is_there:
     [absent] = coming
-    [found], _ = worker.run(absent, GPU)
+    [found], _ = check_worker.run(absent, GPU)
     assert found.status == "not run" and "pip install" in found.note
 
 

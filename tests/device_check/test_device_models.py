@@ -7,23 +7,23 @@ import numpy as np
 import pytest
 
 from prm_jax.checkpoints import manager
+from prm_jax.device_check import check_results
+from prm_jax.device_check import check_worker
 from prm_jax.device_check import machine
-from prm_jax.device_check import models
-from prm_jax.device_check import results
+from prm_jax.device_check import model_checks
 from prm_jax.device_check import training
-from prm_jax.device_check import updates
-from prm_jax.device_check import worker
-from prm_jax.inference import sampler
+from prm_jax.device_check import update_checks
 from prm_jax.models import attention
 from prm_jax.models import sharding
+from prm_jax.policy import sampler
 
-ONE = results.Setting("quick", "cpu", "cpu", 1)
-EIGHT = results.Setting("quick", "cpu", "cpu", 8)
+ONE = check_results.Setting("quick", "cpu", "cpu", 1)
+EIGHT = check_results.Setting("quick", "cpu", "cpu", 8)
 
 
 def _run(module, name, setting=ONE):
   [check] = [c for c in module.checks(setting) if c.name == name]
-  [found], _ = worker.run(check, setting)
+  [found], _ = check_worker.run(check, setting)
   return found
 
 
@@ -32,7 +32,9 @@ def tiny():
   """A model that is compiled in no time, and fewer updates of it."""
   changes = dict(d_model=32, num_layers=1, head_dim=16, d_ff=48)
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(models, "SMALL", dataclasses.replace(models.SMALL, **changes))
+    patch.setattr(
+      model_checks, "SMALL", dataclasses.replace(model_checks.SMALL, **changes)
+    )
     patch.setattr(training, "UPDATES", 4)
     _forget()
     yield
@@ -41,7 +43,7 @@ def tiny():
 
 def _forget():
   ours = (training._updates, training._batches, training._losses)
-  for cache in (models._forward, models.params_of, *ours):
+  for cache in (model_checks._forward, model_checks.params_of, *ours):
     cache.cache_clear()
 
 
@@ -66,7 +68,7 @@ def measured_anew():
 
 @pytest.mark.parametrize("layout", ["packed", "tree"])
 def test_packed_rows_and_trees_are_alone(layout):
-  found = _run(models, f"model.{layout}_is_alone.blocks.float32")
+  found = _run(model_checks, f"model.{layout}_is_alone.blocks.float32")
   assert found.status == "pass" and found.number > 0, found
 
 
@@ -80,7 +82,7 @@ def test_attention_across_packed_solutions_fails(kind, fresh, monkeypatch):
     return attend(q, k, v, everywhere, *rest, **how)
 
   monkeypatch.setattr(attention, "attend", leaks)
-  found = _run(models, f"model.packed_is_alone.{kind}")
+  found = _run(model_checks, f"model.packed_is_alone.{kind}")
   assert found.status == "fail"
   assert found.number > 10 * found.limit
 
@@ -89,8 +91,8 @@ def test_scores_here_are_the_cpus_and_another_scale_is_noticed(
   fresh, monkeypatch
 ):
   name = "model.scores_are_the_cpus.bfloat16"
-  assert _run(models, name).status == "pass"
-  models._forward.cache_clear()
+  assert _run(model_checks, name).status == "pass"
+  model_checks._forward.cache_clear()
   attend = attention.attend
 
   def hotter(q, k, v, *rest, scale, **how):
@@ -98,26 +100,26 @@ def test_scores_here_are_the_cpus_and_another_scale_is_noticed(
     return attend(factor * q, k, v, *rest, scale=scale, **how)
 
   monkeypatch.setattr(attention, "attend", hotter)
-  assert _run(models, name).status == "fail"
+  assert _run(model_checks, name).status == "fail"
 
 
 # --- Sampling ---------------------------------------------------------------
 
 
 def test_greedy_tokens_are_the_likeliest_and_others_are_counted(monkeypatch):
-  found = _run(models, "model.greedy_is_argmax")
+  found = _run(model_checks, "model.greedy_is_argmax")
   assert (found.status, found.number) == ("pass", 0)
-  complete = models._complete
+  complete = model_checks._complete
 
   def second_best(sampling):
     rows, prompts, params = complete(sampling)
     first = dataclasses.replace(
-      rows[0][0], tokens=(rows[0][0].tokens + 1) % models.SMALL.vocab_size
+      rows[0][0], tokens=(rows[0][0].tokens + 1) % model_checks.SMALL.vocab_size
     )
     return [[first], *rows[1:]], prompts, params
 
-  monkeypatch.setattr(models, "_complete", second_best)
-  found = _run(models, "model.greedy_is_argmax")
+  monkeypatch.setattr(model_checks, "_complete", second_best)
+  found = _run(model_checks, "model.greedy_is_argmax")
   assert found.status == "fail" and found.number > 10
 
 
@@ -131,8 +133,8 @@ def test_other_bits_of_samples_are_noticed(monkeypatch):
     found = sampler.Completion(tokens, log_probs, "length")
     return [[found, found]], [], None
 
-  monkeypatch.setattr(models, "_complete", complete)
-  found = _run(models, "model.same_samples_twice")
+  monkeypatch.setattr(model_checks, "_complete", complete)
+  found = _run(model_checks, "model.same_samples_twice")
   assert (found.status, found.number) == ("fail", 2)
 
 
@@ -171,8 +173,8 @@ def test_losses_are_the_cpus_and_without_updates_they_arent(
   def idle(dtype, place):
     found = updates_of(dtype, place)
     if idle.calls == 0:  # what is here; the CPU's comes after it
-      optimizer = dataclasses.replace(updates.OPTIMIZER, peak_lr=0.0)
-      found = updates.Updates(models.SMALL, 0, optimizer=optimizer)
+      optimizer = dataclasses.replace(update_checks.OPTIMIZER, peak_lr=0.0)
+      found = update_checks.Updates(model_checks.SMALL, 0, optimizer=optimizer)
     idle.calls += 1
     return found
 

@@ -6,35 +6,35 @@ import types
 
 import pytest
 
+from prm_jax.device_check import check_results
+from prm_jax.device_check import check_worker
 from prm_jax.device_check import peers
-from prm_jax.device_check import results
 from prm_jax.device_check import shapes
 from prm_jax.device_check import timing
-from prm_jax.device_check import worker
 
 MODEL = dataclasses.replace(shapes.SHAPES["small"], compute_dtype="float32")
 
 
 def test_without_a_gpu_nothing_is_compared_and_it_says_so():
-  setting = results.Setting("quick", "cpu", "cpu", 1)
+  setting = check_results.Setting("quick", "cpu", "cpu", 1)
   for check in peers.checks(setting):
-    [found], _ = worker.run(check, setting)
+    [found], _ = check_worker.run(check, setting)
     assert (found.status, found.required) == ("not run", False)
     assert "NVIDIA" in found.note
 
 
 def test_without_torch_or_memory_nothing_is_compared(monkeypatch):
-  setting = results.Setting("quick", "gpu", "gpu", 1, memory=1000)
+  setting = check_results.Setting("quick", "gpu", "gpu", 1, memory=1000)
   [check, *_] = peers.checks(setting)
   monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
-  [found], _ = worker.run(check, setting)
+  [found], _ = check_worker.run(check, setting)
   assert (found.status, found.note) == ("not run", "torch isn't installed")
   torch = types.SimpleNamespace(
     cuda=types.SimpleNamespace(is_available=lambda: True)
   )
   monkeypatch.setitem(sys.modules, "torch", torch)
   monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: True)
-  [found], _ = worker.run(check, setting)
+  [found], _ = check_worker.run(check, setting)
   assert "two models of small need" in found.note
 
 

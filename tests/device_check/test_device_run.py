@@ -16,11 +16,11 @@ import pytest
 import prm_jax
 from prm_jax import errors
 from prm_jax.cli import main
-from prm_jax.device_check import results
-from prm_jax.device_check import run
+from prm_jax.device_check import check_results
+from prm_jax.device_check import check_run
+from prm_jax.device_check import check_worker
 from prm_jax.device_check import suite
 from prm_jax.device_check import verdict
-from prm_jax.device_check import worker
 
 # A worker that does what the environment says, by check: a number, or "crash",
 # "hang", "die" (before it begins), "restart".
@@ -82,12 +82,14 @@ def fake(tmp_path, monkeypatch):
     calls.write_text("")
     monkeypatch.setenv("PLAN", json.dumps(plan))
     lines = []
-    record = run.check(
-      run.Options(output, worker=(sys.executable, str(script)), **options),
+    record = check_run.check(
+      check_run.Options(
+        output, worker=(sys.executable, str(script)), **options
+      ),
       dict(command="test"),
       lines.append,
     )
-    assert results.read(output) == record
+    assert check_results.read(output) == record
     asked = [json.loads(line) for line in calls.read_text().splitlines()]
     return record, lines, asked
 
@@ -178,7 +180,7 @@ def test_results_of_another_machine_mode_or_code_are_refused_and_kept(
   ):
     with monkeypatch.context() as patch:
       if "code" in match:
-        patch.setattr(results, "code", lambda: "0")
+        patch.setattr(check_results, "code", lambda: "0")
       if "machine" in match:
         patch.setenv("KIND", "TPU v5e")
       with pytest.raises(errors.InputError, match=match):
@@ -199,8 +201,10 @@ def test_a_worker_that_never_starts_is_one_line_and_no_file(fake):
   with pytest.raises(
     errors.InputError, match="jax doesn't start here: OSError"
   ):
-    run.check(
-      run.Options(fake.output, worker=(sys.executable, "-c", "raise OSError")),
+    check_run.check(
+      check_run.Options(
+        fake.output, worker=(sys.executable, "-c", "raise OSError")
+      ),
       {},
       print,
     )
@@ -218,7 +222,7 @@ def test_what_no_worker_gets_to_fails_the_rest_runs_and_it_is_tried_again(fake):
 
 def test_two_runs_into_one_file_are_refused(fake):
   with (
-    run._locked(fake.output),
+    check_run._locked(fake.output),
     pytest.raises(errors.BusyError, match="another process writes it"),
   ):
     fake(PLAN)
@@ -231,7 +235,7 @@ def test_a_run_that_is_killed_keeps_its_results_and_its_worker_ends(
   plan = dict.fromkeys(PLAN, "slow") | {"b.three": "hang"}
   script = f"""
 import sys
-sys.path.insert(0, {str(pathlib.Path(run.__file__).parents[2])!r})
+sys.path.insert(0, {str(pathlib.Path(check_run.__file__).parents[2])!r})
 from prm_jax.device_check import run
 import pathlib
 options = run.Options(
@@ -243,12 +247,14 @@ run.check(options, {{}}, print)
   process = subprocess.Popen([sys.executable, "-c", script], env=environment)
   until = time.monotonic() + 60
   while time.monotonic() < until:
-    if fake.output.exists() and len(results.read(fake.output).results) == 2:
+    if (
+      fake.output.exists() and len(check_results.read(fake.output).results) == 2
+    ):
       break
     time.sleep(0.02)
   process.send_signal(signal.SIGKILL)
   process.wait()
-  before = results.read(fake.output).results
+  before = check_results.read(fake.output).results
   assert [r.name for r in before] == ["a.one", "a.two"]
   record, lines, _ = fake(PLAN)
   assert "2 results done" in lines[0]
@@ -304,18 +310,18 @@ def test_of_checks_side_by_side_only_that_which_took_the_process_along_fails(
 # --- The worker -------------------------------------------------------------
 
 
-SETTING = results.Setting("quick", "cpu", "cpu", 1)
+SETTING = check_results.Setting("quick", "cpu", "cpu", 1)
 
 
 def _check(function, required=True):
-  return results.Check("a.b", function, required)
+  return check_results.Check("a.b", function, required)
 
 
 def test_a_check_that_raises_is_a_failed_line_with_its_reason():
   def broken(setting):
     raise RuntimeError("no kernel\n  for this")
 
-  [found], sound = worker.run(_check(broken), SETTING)
+  [found], sound = check_worker.run(_check(broken), SETTING)
   assert sound and found.status == "fail"
   assert found.note == "RuntimeError: no kernel for this"
   assert "in broken" in found.details["traceback"]
@@ -329,7 +335,7 @@ def test_after_a_crash_the_devices_are_tried(monkeypatch):
     raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
 
   monkeypatch.setattr(machine, "wrong_devices", lambda: broken(None))
-  _, sound = worker.run(_check(broken), SETTING)
+  _, sound = check_worker.run(_check(broken), SETTING)
   assert not sound
 
 
@@ -342,21 +348,23 @@ def test_lanes_run_side_by_side_and_the_checks_of_one_in_order():
 
   def met(setting):
     both.wait()  # It takes two at the same time.
-    return results.Measured(1.0)
+    return check_results.Measured(1.0)
 
   def noted(name, setting):
     order.append(name)
-    return met(setting) if name == "a" else results.Measured(1.0)
+    return met(setting) if name == "a" else check_results.Measured(1.0)
 
   checks = [
-    results.Check("x.met", met, lane="one"),
+    check_results.Check("x.met", met, lane="one"),
     *(
-      results.Check(f"y.{name}", functools.partial(noted, name), lane="two")
+      check_results.Check(
+        f"y.{name}", functools.partial(noted, name), lane="two"
+      )
       for name in "abc"
     ),
   ]
   events = []
-  assert not worker._side_by_side(checks, SETTING, ASKED, events.append)
+  assert not check_worker._side_by_side(checks, SETTING, ASKED, events.append)
   assert order == ["a", "b", "c"]
   ended = [x["result"]["name"] for x in events if "result" in x]
   assert sorted(ended) == ["x.met", "y.a", "y.b", "y.c"]
@@ -367,23 +375,25 @@ def test_what_crashes_beside_others_is_left_to_run_alone():
     raise MemoryError("the others have it")
 
   checks = [
-    results.Check("x.bad", broken, lane="one"),
-    results.Check("x.good", lambda s: results.Measured(1.0), lane="two"),
+    check_results.Check("x.bad", broken, lane="one"),
+    check_results.Check(
+      "x.good", lambda s: check_results.Measured(1.0), lane="two"
+    ),
   ]
   events = []
-  raised = worker._side_by_side(checks, SETTING, ASKED, events.append)
+  raised = check_worker._side_by_side(checks, SETTING, ASKED, events.append)
   assert raised == {"x.bad": "MemoryError: the others have it"}
-  [kept] = worker.run(checks[1], SETTING)[0]
-  assert worker._with_first(kept, "X").note == "beside others: X"
+  [kept] = check_worker.run(checks[1], SETTING)[0]
+  assert check_worker._with_first(kept, "X").note == "beside others: X"
   assert dict(again="x.bad") in events
   assert [x["result"]["name"] for x in events if "result" in x] == ["x.good"]
 
 
 def test_what_is_no_number_counts_at_once_also_beside_others():
-  nan = results.Measured(float("nan"), limit=1.0)
-  checks = [results.Check("x.nan", lambda s: nan, lane="one")]
+  nan = check_results.Measured(float("nan"), limit=1.0)
+  checks = [check_results.Check("x.nan", lambda s: nan, lane="one")]
   events = []
-  assert not worker._side_by_side(checks, SETTING, ASKED, events.append)
+  assert not check_worker._side_by_side(checks, SETTING, ASKED, events.append)
   [ended] = [x["result"] for x in events if "result" in x]
   assert ended["status"] == "fail"
 
@@ -401,13 +411,13 @@ def test_beside_others_a_device_in_doubt_ends_the_process_without_a_result(
 
   def emit(event, code=None):
     events.append(event)
-    if code == worker.RESTART:
+    if code == check_worker.RESTART:
       raise Ended
 
-  monkeypatch.setattr(worker, "_is_sound", lambda: False)
+  monkeypatch.setattr(check_worker, "_is_sound", lambda: False)
   with pytest.raises(Ended):
-    worker._side_by_side(
-      [results.Check("x.bad", broken, lane="one")], SETTING, ASKED, emit
+    check_worker._side_by_side(
+      [check_results.Check("x.bad", broken, lane="one")], SETTING, ASKED, emit
     )
   assert not [x for x in events if "result" in x]
 
@@ -423,16 +433,21 @@ def test_no_check_that_measures_a_speed_runs_beside_others():
 
 def test_what_cant_be_done_is_not_run_and_says_why():
   def absent(setting):
-    raise results.NotRun("no torch")
+    raise check_results.NotRun("no torch")
 
-  [found], sound = worker.run(_check(absent), SETTING)
+  [found], sound = check_worker.run(_check(absent), SETTING)
   assert sound and (found.status, found.note) == ("not run", "no torch")
 
 
 def test_one_run_may_give_several_results_and_fails_for_all():
-  several = results.Check("a.b", lambda s: None, False, more=("a.c", "a.d"))
-  numbers = {"a.b": results.Measured(1.0), "a.c": results.Measured(2.0)}
-  found, _ = worker.run(several._replace(run=lambda s: numbers), SETTING)
+  several = check_results.Check(
+    "a.b", lambda s: None, False, more=("a.c", "a.d")
+  )
+  numbers = {
+    "a.b": check_results.Measured(1.0),
+    "a.c": check_results.Measured(2.0),
+  }
+  found, _ = check_worker.run(several._replace(run=lambda s: numbers), SETTING)
   assert [(r.name, r.status) for r in found] == [
     ("a.b", "pass"),
     ("a.c", "pass"),
@@ -442,7 +457,7 @@ def test_one_run_may_give_several_results_and_fails_for_all():
   def broken(setting):
     raise MemoryError("too much")
 
-  found, _ = worker.run(several._replace(run=broken), SETTING)
+  found, _ = check_worker.run(several._replace(run=broken), SETTING)
   assert [r.status for r in found] == ["fail", "not run", "not run"]
   assert {r.note for r in found[1:]} == {"a.b failed"}
 
@@ -450,17 +465,17 @@ def test_one_run_may_give_several_results_and_fails_for_all():
 @pytest.mark.parametrize(
   ("measured", "status"),
   [
-    (results.Measured(1.0), "pass"),
-    (results.Measured(1.0, limit=1.0), "pass"),
-    (results.Measured(1.1, limit=1.0), "fail"),
-    (results.Measured(0.9, limit=1.0, at_least=True), "fail"),
-    (results.Measured(float("nan"), limit=1.0), "fail"),
-    (results.Measured(float("inf"), limit=1.0, at_least=True), "fail"),
-    (results.Measured(float("nan")), "fail"),
+    (check_results.Measured(1.0), "pass"),
+    (check_results.Measured(1.0, limit=1.0), "pass"),
+    (check_results.Measured(1.1, limit=1.0), "fail"),
+    (check_results.Measured(0.9, limit=1.0, at_least=True), "fail"),
+    (check_results.Measured(float("nan"), limit=1.0), "fail"),
+    (check_results.Measured(float("inf"), limit=1.0, at_least=True), "fail"),
+    (check_results.Measured(float("nan")), "fail"),
   ],
 )
 def test_a_number_keeps_its_limit_or_fails(measured, status):
-  [found], _ = worker.run(_check(lambda setting: measured), SETTING)
+  [found], _ = check_worker.run(_check(lambda setting: measured), SETTING)
   assert found.status == status
   json.dumps(dataclasses.asdict(found), allow_nan=False)
 
@@ -471,16 +486,16 @@ def test_a_number_keeps_its_limit_or_fails(measured, status):
 def _record(**statuses):
   names = [name.replace("_", ".", 1) for name in statuses]
   planned = [
-    results.Planned(name, "right", not name.startswith("speed"))
+    check_results.Planned(name, "right", not name.startswith("speed"))
     for name in names
   ]
   found = [
-    results.Result(x.name, status, x.required)
+    check_results.Result(x.name, status, x.required)
     for x, status in zip(planned, statuses.values(), strict=True)
     if status
   ]
   machine = dict(device_kind="x", num_devices=1, packages=dict(jax="0"))
-  return results.Record("standard", "0", {}, machine, planned, found)
+  return check_results.Record("standard", "0", {}, machine, planned, found)
 
 
 def test_the_verdict_is_of_required_checks():
@@ -513,7 +528,7 @@ def test_fields_to_set_are_those_that_fit_as_they_were_measured():
   fit |= dict(trainable="lora", lora_rank=16)
   fit |= dict(momentum_dtype="float32", memory_fraction="0.92")
   record = _record(a_1="pass")
-  update = results.Result(
+  update = check_results.Result(
     "speed.update.7b", "pass", False, 1.0, details=dict(fit=fit)
   )
   record.results.append(update)
@@ -571,8 +586,10 @@ def test_wrong_words_are_one_line_and_write_nothing(
 def faked(fake, monkeypatch):
   """Returns what makes the command's workers fake ones, with a plan."""
   script = fake.output.with_name("fake.py")
-  options = functools.partial(run.Options, worker=(sys.executable, str(script)))
-  monkeypatch.setattr(run, "Options", options)
+  options = functools.partial(
+    check_run.Options, worker=(sys.executable, str(script))
+  )
+  monkeypatch.setattr(check_run, "Options", options)
   return lambda plan: monkeypatch.setenv("PLAN", json.dumps(plan))
 
 
@@ -580,10 +597,10 @@ def test_the_value_finds_what_the_command_writes(fake, faked, capsys):
   faked(PLAN)
   other = fake.output.with_name("other.json")
   record = prm_jax.CheckDevice(str(other), only="a")()
-  assert results.read(other) == record
+  assert check_results.read(other) == record
   words = [f"--output={fake.output}", "--only=a", f"--against={other}"]
   assert main.main(["check-device", *words]) == 0
-  written = results.read(fake.output)
+  written = check_results.read(fake.output)
   assert written.results == record.results
   assert [r.name for r in written.results] == ["a.one", "a.two"]
   *_, title, same, last = capsys.readouterr().out.splitlines()

@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 
 import prm_jax
-from prm_jax.device_check import attention as attention_lib
-from prm_jax.device_check import limits
-from prm_jax.device_check import results
+from prm_jax.device_check import attention_checks as attention_lib
+from prm_jax.device_check import check_results
+from prm_jax.device_check import chip_limits
 from prm_jax.device_check import shapes
 from prm_jax.device_check import speed
 from prm_jax.device_check import suite
-from prm_jax.device_check import updates
+from prm_jax.device_check import update_checks
 from prm_jax.device_check import workloads
-from prm_jax.models import config as model_config
 from prm_jax.models import lora
+from prm_jax.models import model_config as model_config
 from prm_jax.plan import flops
 from prm_jax.runtime import config_files
 
@@ -106,11 +106,13 @@ def test_estimates_are_near_what_the_compiler_plans():
 
 
 def test_a_coarser_format_has_a_wider_limit():
-  found = [limits.model(x, 2, 256) for x in ("float32", "tfloat32", "bfloat16")]
+  found = [
+    chip_limits.model(x, 2, 256) for x in ("float32", "tfloat32", "bfloat16")
+  ]
   assert found[0] < found[1] / 10 and found[1] < found[2] / 4
   for gradient in (False, True):
     narrow, wide = (
-      limits.attention(x, 4096, gradient=gradient)
+      chip_limits.attention(x, 4096, gradient=gradient)
       for x in ("float32", "bfloat16")
     )
     assert narrow < wide / 1000
@@ -128,7 +130,7 @@ def test_what_is_tried_fits_and_is_whole(name, gib):
   assert bool(found) == (gib >= least[name])
 
 
-H200 = results.Setting("standard", "gpu", "NVIDIA H200", 1, 139 * GIB)
+H200 = check_results.Setting("standard", "gpu", "NVIDIA H200", 1, 139 * GIB)
 FULL = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes"
 SHARED = "RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 9"
 
@@ -151,7 +153,7 @@ def test_an_update_that_doesnt_fit_is_tried_smaller_a_few_times(monkeypatch):
 
   tried.clear()
   monkeypatch.setattr(speed, "_time", never)
-  with pytest.raises(results.NotRun, match="doesn't fit: 16 rows"):
+  with pytest.raises(check_results.NotRun, match="doesn't fit: 16 rows"):
     speed._fit("7b", H200)
   assert len(tried) == speed._TRIES
 
@@ -176,10 +178,10 @@ def test_flops_of_an_update_are_those_of_its_matmuls(rank):
   )
   given = workloads.examples("solutions", 90, longest=64)
   [batch] = workloads.fill(given, 2, 64, share_prefixes=False, most=1).batches
-  run = updates.Updates(model, 0)
+  run = update_checks.Updates(model, 0)
   traced = run.placed.step.trace(run.placed.target, batch)
   found = flops.count(traced.jaxpr).flops
-  expected = updates.matmul_flops(model, 2 * 64, 64)
+  expected = update_checks.matmul_flops(model, 2 * 64, 64)
   assert found == pytest.approx(expected, rel=0.01)
 
 
@@ -187,7 +189,7 @@ def test_adapters_are_trained_in_float32_over_a_base_in_bfloat16():
   model = dataclasses.replace(
     shapes.SHAPES["small_lora"], num_layers=2, vocab_size=128
   )
-  run = updates.Updates(model, 0)
+  run = update_checks.Updates(model, 0)
   run.start()
   before = jax.device_get(run.state.params)
   given = workloads.examples("solutions", 128, longest=64)
@@ -209,11 +211,11 @@ def test_adapters_are_trained_in_float32_over_a_base_in_bfloat16():
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
-@pytest.mark.parametrize("mode", results.MODES)
+@pytest.mark.parametrize("mode", check_results.MODES)
 def test_every_check_has_one_name_and_a_stage(platform, mode, monkeypatch):
   # With a kernel that is to come, all stages have some.
   monkeypatch.setattr(attention_lib, "has_tokamax", lambda _: True)
-  setting = results.Setting(mode, platform, platform, 8, 80 * GIB)
+  setting = check_results.Setting(mode, platform, platform, 8, 80 * GIB)
   checks = suite.checks(setting)
   names = [name for c in checks for name in c.names]
   assert len(names) == len({*names})
@@ -224,7 +226,9 @@ def test_every_check_has_one_name_and_a_stage(platform, mode, monkeypatch):
 
 
 def test_goals_are_of_checks_that_there_are():
-  setting = results.Setting("standard", "gpu", "NVIDIA H200", 1, 139 * GIB)
+  setting = check_results.Setting(
+    "standard", "gpu", "NVIDIA H200", 1, 139 * GIB
+  )
   names = {name for c in suite.checks(setting) for name in c.names}
   for goals in speed.GOALS.values():
     assert {*goals} <= names
@@ -267,7 +271,7 @@ def test_the_worker_lists_all_checks_without_a_stage():
   asked = '{"mode": "quick", "stage": null, "only": [], "skip": [],'
   asked += ' "known": {}, "until_s": 0}'
   with subprocess.Popen(
-    [sys.executable, "-m", "prm_jax.device_check.worker", asked],
+    [sys.executable, "-m", "prm_jax.device_check.check_worker", asked],
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     text=True,

@@ -27,7 +27,7 @@ from prm_jax import trainer
 from prm_jax.cli import main
 from prm_jax.runtime import config_files
 from prm_jax.runtime import verbs
-from prm_jax.training import run_config
+from prm_jax.training import train_run_config
 
 BLOCKS = blocks.of_repository()
 SHELL = [b for b in BLOCKS if b.is_shell]
@@ -317,7 +317,7 @@ def _given() -> dict:
 def _check_config(c: ml_collections.ConfigDict) -> None:
   """A block that changes a config leaves one that `prm-jax train` takes."""
   filled = trainer.Train.filled(verbs.Config(c))
-  run_config.sources_of(filled.data)
+  train_run_config.sources_of(filled.data)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import messages
 from prm_jax.environments import database
 from prm_jax.environments import shop_tasks
 from prm_jax.environments import sql
 from prm_jax.environments import turns
 from prm_jax.testbed import sql_policy
+from prm_jax.text import messages
 
 SEEDS = range(12)
 

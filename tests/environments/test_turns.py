@@ -11,16 +11,16 @@ import pytest
 import prm_jax
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import messages
-from prm_jax.data import segmenters
-from prm_jax.data import turn_cuts
-from prm_jax.data.formats import jsonl
 from prm_jax.environments import shop_tasks
 from prm_jax.environments import sql
 from prm_jax.environments import turns
 from prm_jax.evaluation import best_of_n
 from prm_jax.labelling import monte_carlo
+from prm_jax.records import jsonl
 from prm_jax.testbed import sql_policy
+from prm_jax.text import messages
+from prm_jax.text import segmenters
+from prm_jax.text import turn_cuts
 
 MAX_TURNS = 6
 

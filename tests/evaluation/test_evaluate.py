@@ -7,9 +7,9 @@ import pytest
 import prm_jax
 from prm_jax import schema
 from prm_jax.cli import main
-from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import evaluate_processbench
+from prm_jax.records import jsonl
 from prm_jax.runtime import files
 
 SOLUTIONS = [

@@ -11,20 +11,20 @@ import pytest
 
 from prm_jax import errors as errors_lib
 from prm_jax import schema
-from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import best_of_n
 from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import evaluate_best_of_n
 from prm_jax.evaluation import evaluate_prmbench
 from prm_jax.evaluation import evaluate_processbench
 from prm_jax.evaluation import evaluate_steps
-from prm_jax.evaluation import prmbench
-from prm_jax.evaluation import processbench
+from prm_jax.evaluation import prmbench_metrics
+from prm_jax.evaluation import processbench_metrics
+from prm_jax.evaluation import result_tables
 from prm_jax.evaluation import results as outputs
-from prm_jax.evaluation import tables
 from prm_jax.grading import pool
-from prm_jax.inference import score as score_lib
-from prm_jax.inference import scores as scores_lib
+from prm_jax.jobs import score as score_lib
+from prm_jax.jobs import step_scores as scores_lib
+from prm_jax.records import jsonl
 from prm_jax.runtime import files
 
 pytestmark = pytest.mark.usefixtures("printed_log")
@@ -200,7 +200,7 @@ def test_each_of_several_sources_is_measured_by_itself(tmp_path):
   of = found["sources"]
   assert {k: x["auroc"] for k, x in of.items()} == dict(x=1.0, y=0.0, z=None)
   assert [of[k]["num_solutions"] for k in "xyz"] == [1, 1, 1]
-  assert "auroc on x " in tables.plain_table(found)
+  assert "auroc on x " in result_tables.plain_table(found)
   jsonl.write_solutions(path, rows[:1])
   found = _steps(path, scores).results
   assert "sources" not in found
@@ -217,7 +217,7 @@ def test_the_plain_table_leaves_out_lists_and_names_what_is_undefined():
   results = dict(
     auroc=0.5, num_steps=3, rows=[1], auroc_interval=[None, None], brier=None
   )
-  assert tables.plain_table(results).split() == [
+  assert result_tables.plain_table(results).split() == [
     "auroc",
     "0.5000",
     "num_steps",
@@ -225,11 +225,11 @@ def test_the_plain_table_leaves_out_lists_and_names_what_is_undefined():
     "brier",
     "undefined",
   ]
-  shown = tables.plain_table(dict(auroc_interval=[0.25, 0.75]))
+  shown = result_tables.plain_table(dict(auroc_interval=[0.25, 0.75]))
   assert shown.split(maxsplit=1)[1] == "[0.2500, 0.7500]"
   known = dict(auroc=0.5, auroc_interval=[0.25, 0.75])
   unknown = dict(auroc=None, auroc_interval=[None, None])
-  shown = tables.plain_table(dict(baselines=dict(a=known, b=unknown)))
+  shown = result_tables.plain_table(dict(baselines=dict(a=known, b=unknown)))
   assert shown.split() == [
     *("auroc", "of", "a", "0.5000", "[0.2500,", "0.7500]"),
     *("auroc", "of", "b", "undefined"),
@@ -278,7 +278,7 @@ def subsets(tmp_path):
 def test_processbench_by_hand_beside_its_baselines(subsets):
   inputs, scores = subsets
   found = _processbench(inputs, scores, "gsm8k").results
-  assert set(found) == {"scored_by", "model", *processbench.BASELINES}
+  assert set(found) == {"scored_by", "model", *processbench_metrics.BASELINES}
   fixed = found["model"]["fixed"]["subsets"]
   # acc_err 2 / 2, acc_cor 0 / 1 and 1 / 1, 1 / 2: harmonic means.
   assert fixed["gsm8k"]["acc_err"] == 1 and fixed["gsm8k"]["acc_cor"] == 0
@@ -293,7 +293,7 @@ def test_processbench_by_hand_beside_its_baselines(subsets):
   baseline = found["everything_right"]["fixed"]["subsets"]["math"]
   assert (baseline["acc_cor"], baseline["acc_err"], baseline["f1"]) == (1, 0, 0)
 
-  table = tables.processbench_table(found)
+  table = result_tables.processbench_table(found)
   assert table.count("(tuned on gsm8k)") == len(found) - 1
   assert "66.7 [0.0, 100.0]    100.0     50.0" in table and "1+2" in table
   assert "without olympiadbench, omnimath: not the headline" in table
@@ -330,7 +330,7 @@ def test_a_subset_that_cant_tune_is_said_before_scoring(
   ]
   gsm8k = found.results["model"]["fixed"]["subsets"]["gsm8k"]
   assert (gsm8k["acc_err"], gsm8k["acc_cor"]) == (1, None)
-  table = tables.processbench_table(found.results)
+  table = result_tables.processbench_table(found.results)
   assert "tuned on gsm8k: solutions with an error 2, without 0" in table
   for sample in found.samples:
     assert sample["right"] is not None
@@ -365,7 +365,7 @@ def test_every_evaluation_draws_its_limit_by_seed(subsets, tmp_path):
     found[seed] = _processbench(*subsets, "math", seed=seed, limit=1)
   ids = {tuple(x["id"] for x in found[seed].samples) for seed in found}
   assert len(ids) > 1
-  classes = [*prmbench.SHORT][:2]
+  classes = [*prmbench_metrics.SHORT][:2]
   solutions = [
     _solution(
       f"s{i}",
@@ -460,7 +460,7 @@ def test_best_of_n_by_hand(tmp_path, capsys):
   assert accuracy["majority"][1] == pytest.approx(0.5)  # one vote each
   assert accuracy["weighted_model"][1] == pytest.approx(0.5)
   assert "model_minus_majority_at_2" in found["paired"]
-  assert "source_prior" in tables.best_of_n_table(found)
+  assert "source_prior" in result_tables.best_of_n_table(found)
 
 
 def test_one_source_has_no_prior_to_compare_with(tmp_path):
@@ -557,7 +557,7 @@ def test_a_real_pools_candidates_are_kept_or_counted(
   public_data, tmp_path, capsys
 ):
   """GSM8K's pool, scored by its number of steps."""
-  from prm_jax.data import sources
+  from prm_jax.records import sources
 
   path = public_data("best_of_n", "gsm8k_pool_0000_0999.jsonl.gz")
   solutions, _ = sources.read("gsm8k_pool", path)
@@ -616,7 +616,7 @@ def test_outcomes_are_found_anew_by_the_grader_that_is_asked_for(
   )
   assert [x["right"] for x in found.samples] == [True, False, True, False]
   assert found.samples[3]["grade"] == "wrong"
-  table = tables.best_of_n_table(found.results)
+  table = result_tables.best_of_n_table(found.results)
   assert "graded by rules: 2 right, 2 wrong, 0 timeout" in table
   with pytest.raises(
     errors_lib.InputError, match="or `grader` and a reference"
@@ -708,8 +708,8 @@ def test_prmbench_by_hand_with_its_controls(tmp_path, capsys):
     ("m1", "multi_solutions", [], [], True),
     ("prmbench/correct/p", "correct", [1], [], False),
   ]
-  assert set(results["baselines"]) == set(processbench.BASELINES)
-  table = tables.prmbench_table(results)
+  assert set(results["baselines"]) == set(processbench_metrics.BASELINES)
+  table = result_tables.prmbench_table(results)
   assert "NR  redundency" in table and "correct (controls)" in table
   assert "without counterfactual" in table
 
@@ -747,13 +747,13 @@ def test_published_prmbench_rows_have_the_classes_that_we_score(public_data):
   path = public_data("formats", "samples_prmbench.jsonl")
   rows = list(map(json.loads, path.read_text().splitlines()))
   kinds = [row["classification"] for row in rows]
-  assert set(kinds) == set(prmbench.SHORT)
+  assert set(kinds) == set(prmbench_metrics.SHORT)
   labels = [
     [float(i not in row["error_steps"]) for i in range(1, n + 1)]
     for row in rows
     for n in [len(row["modified_process"])]
   ]
-  found = prmbench.evaluate(labels, labels, kinds)
+  found = prmbench_metrics.evaluate(labels, labels, kinds)
   # The truth as its own judge scores 1 everywhere.
   assert found["overall"]["prm_score"] == 1
   assert {x["prm_score"] for x in found["classes"].values()} == {1}

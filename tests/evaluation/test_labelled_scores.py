@@ -10,8 +10,8 @@ from prm_jax import schema
 from prm_jax.cli import main
 from prm_jax.evaluation import evaluate_processbench
 from prm_jax.evaluation import labelled_scores
-from prm_jax.evaluation import tables
-from prm_jax.inference import scores as scores_lib
+from prm_jax.evaluation import result_tables
+from prm_jax.jobs import step_scores as scores_lib
 from prm_jax.runtime import files
 
 ROWS = [
@@ -51,7 +51,7 @@ def test_scores_with_labels_are_evaluated_without_the_solutions(path):
   # The length of a step that isn't there isn't measured.
   assert {*results} >= {"everything_right", "step_index"}
   assert "step_length" not in results
-  assert "-" in tables.processbench_table(
+  assert "-" in result_tables.processbench_table(
     {k: x for k, x in results.items() if k not in ("run", "limit")}
   )
   ids = [x["id"] for _, x in files.read_records("samples.jsonl")]

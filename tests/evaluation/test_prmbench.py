@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from prm_jax import errors
-from prm_jax.evaluation import prmbench
+from prm_jax.evaluation import prmbench_metrics
 
-CLASSES = tuple(prmbench.SHORT)
+CLASSES = tuple(prmbench_metrics.SHORT)
 
 # The benchmark's own table (README of ssmisya/PRMBench): the nine classes in
 # its order, and the means that it prints for the three categories.
@@ -34,14 +34,14 @@ SHORT = ["NR", "NCL", "ES", "SC", "DC", "CI", "PS", "DR", "MS"]
 
 
 def test_the_nine_classes_stand_as_in_the_papers_tables():
-  assert list(prmbench.SHORT.values()) == SHORT
+  assert list(prmbench_metrics.SHORT.values()) == SHORT
 
 
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_a_category_is_the_mean_of_its_classes_as_published(model):
   scores, printed = PUBLISHED[model]
   of_class = dict(zip(CLASSES, scores, strict=True))
-  for members, mean in zip(prmbench.CATEGORIES.values(), printed):
+  for members, mean in zip(prmbench_metrics.CATEGORIES.values(), printed):
     found = np.mean([of_class[name] for name in members])
     assert found == pytest.approx(mean, abs=0.101)  # both sides are rounded
 
@@ -74,7 +74,7 @@ def _slow_score(said, truth, all_right):
 
 def test_every_score_is_that_of_a_slow_count():
   scores, labels, classes = _random(0)
-  found = prmbench.evaluate(scores, labels, classes)
+  found = prmbench_metrics.evaluate(scores, labels, classes)
   json.dumps(found, allow_nan=False)
 
   def steps(names):
@@ -94,7 +94,7 @@ def test_every_score_is_that_of_a_slow_count():
     assert of_class["num_solutions"] == classes.count(name)
     right = [a for a, b in zip(said, truth) if b]
     assert of_class["right_step_accuracy"] == pytest.approx(np.mean(right))
-  for category, members in prmbench.CATEGORIES.items():
+  for category, members in prmbench_metrics.CATEGORIES.items():
     mean = np.mean([by_class[name] for name in members])
     of_category = found["categories"][category]
     assert of_category["prm_score"] == pytest.approx(mean)
@@ -105,7 +105,7 @@ def test_every_score_is_that_of_a_slow_count():
   control = found["control"]
   assert "prm_score" not in control
   assert control["right_step_accuracy"] == np.mean(steps({"correct"})[0])
-  alone = prmbench.evaluate(
+  alone = prmbench_metrics.evaluate(
     *zip(*[x for x in zip(scores, labels, classes) if x[2] != "correct"])
   )
   for part in (alone["overall"], found["overall"]):
@@ -115,7 +115,7 @@ def test_every_score_is_that_of_a_slow_count():
 
 def test_an_interval_holds_its_score_and_is_that_of_the_problems():
   scores, labels, classes = _random(1, num=400)
-  found = prmbench.evaluate(scores, labels, classes)
+  found = prmbench_metrics.evaluate(scores, labels, classes)
   for part in (
     found["overall"],
     *found["categories"].values(),
@@ -124,7 +124,7 @@ def test_an_interval_holds_its_score_and_is_that_of_the_problems():
     low, high = part["interval"]
     assert low < part["prm_score"] < high
   # Copies of a problem narrow nothing.
-  copied = prmbench.evaluate(
+  copied = prmbench_metrics.evaluate(
     scores * 3, labels * 3, classes * 3, problems=[*range(len(classes))] * 3
   )
   assert copied["overall"]["interval"] == pytest.approx(
@@ -133,7 +133,7 @@ def test_an_interval_holds_its_score_and_is_that_of_the_problems():
 
 
 def test_a_step_at_the_threshold_is_predicted_wrong():
-  assert prmbench.predicted_right([0.5, 0.51, 0.0]).tolist() == [
+  assert prmbench_metrics.predicted_right([0.5, 0.51, 0.0]).tolist() == [
     False,
     True,
     False,
@@ -141,7 +141,7 @@ def test_a_step_at_the_threshold_is_predicted_wrong():
 
 
 def test_saying_that_all_is_right_has_no_negative_f1():
-  found = prmbench.evaluate(
+  found = prmbench_metrics.evaluate(
     [[1.0, 1.0], [1.0]], [[1, 0], [1]], ["circular", "multi_solutions"]
   )
   circular, multi = (found["classes"][n] for n in found["classes"])
@@ -157,7 +157,7 @@ def test_saying_that_all_is_right_has_no_negative_f1():
 
 
 def test_steps_behind_the_first_error_count():
-  found = prmbench.evaluate(
+  found = prmbench_metrics.evaluate(
     [[0.9, 0.1, 0.9, 0.1]], [[1, 0, 0, 1]], ["deception"]
   )["classes"]["deception"]
   assert found["right_step_accuracy"] == found["wrong_step_accuracy"] == 0.5
@@ -176,4 +176,4 @@ def test_steps_behind_the_first_error_count():
 )
 def test_bad_input_is_named(scores, labels, kind, message):
   with pytest.raises(errors.InputError, match=message):
-    prmbench.evaluate([scores], [labels], [kind])
+    prmbench_metrics.evaluate([scores], [labels], [kind])

@@ -12,7 +12,7 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.evaluation import processbench
+from prm_jax.evaluation import processbench_metrics
 from prm_jax.evaluation import step_metrics
 
 CASES = st.lists(
@@ -78,27 +78,31 @@ MISPRINTS = [(43.8, 62.2, 53.6), (10.9, 51.9, 16.9), (43.3, 83.2, 59.4)]
 def test_each_published_f1_is_the_harmonic_mean_of_its_accuracies(name):
   cells = PUBLISHED_ACCURACIES[name]
   err, cor, f1 = np.array(cells).T
-  found = processbench.harmonic_mean(err, cor)
+  found = processbench_metrics.harmonic_mean(err, cor)
   np.testing.assert_allclose(found, f1, atol=0.1)  # all three are rounded
   assert f1.tolist() == PUBLISHED[name][0]
 
 
 def test_the_identity_finds_the_misprints_of_later_papers():
   err, cor, f1 = np.array(MISPRINTS).T
-  assert np.all(abs(processbench.harmonic_mean(err, cor) - f1) > 0.5)
+  assert np.all(abs(processbench_metrics.harmonic_mean(err, cor) - f1) > 0.5)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_headline_is_the_unweighted_mean_of_the_published_f1s(name):
   f1s, average = PUBLISHED[name]
-  mean = processbench.mean_f1({str(i): {"f1": f1} for i, f1 in enumerate(f1s)})
+  mean = processbench_metrics.mean_f1(
+    {str(i): {"f1": f1} for i, f1 in enumerate(f1s)}
+  )
   assert mean == pytest.approx(average, abs=0.051)  # both sides are rounded
 
 
 def test_the_headline_is_not_the_size_weighted_mean():
   # The TRL fork prints 40.4 for these, weighting by 400 and 3 x 1,000 cases.
   f1s = [36.6, 49.6, 36.1, 37.0]
-  mean = processbench.mean_f1({str(i): {"f1": f1} for i, f1 in enumerate(f1s)})
+  mean = processbench_metrics.mean_f1(
+    {str(i): {"f1": f1} for i, f1 in enumerate(f1s)}
+  )
   assert mean == pytest.approx(39.8, abs=0.051)
 
 
@@ -106,7 +110,7 @@ def test_f1_is_the_harmonic_mean_of_the_two_accuracies():
   # GSM8K's sizes: 207 solutions with an error, 193 without.
   truth = np.array([3] * 207 + [-1] * 193)
   predicted = np.array([3] * 110 + [2] * 50 + [-1] * 47 + [-1] * 184 + [0] * 9)
-  result = processbench.accuracies(predicted, truth)
+  result = processbench_metrics.accuracies(predicted, truth)
   assert result["acc_err"] == 110 / 207
   assert result["acc_cor"] == 184 / 193
   expected = 2 / (207 / 110 + 193 / 184)
@@ -116,17 +120,17 @@ def test_f1_is_the_harmonic_mean_of_the_two_accuracies():
 
 
 def test_one_empty_side_is_zero_and_no_case_of_a_side_is_null():
-  zero = processbench.accuracies(np.array([-1, -1]), np.array([0, -1]))
+  zero = processbench_metrics.accuracies(np.array([-1, -1]), np.array([0, -1]))
   assert zero == {"acc_err": 0.0, "acc_cor": 1.0, "f1": 0.0}
-  result = processbench.evaluate([[0.9], [0.1]], [-1, -1])
+  result = processbench_metrics.evaluate([[0.9], [0.1]], [-1, -1])
   assert result["acc_err"] is None and result["f1"] is None
-  assert processbench.mean_f1({"a": result, "b": {"f1": 0.5}}) is None
+  assert processbench_metrics.mean_f1({"a": result, "b": {"f1": 0.5}}) is None
   json.dumps(result, allow_nan=False)
 
 
 def _f1(scores, truth, threshold):
   predicted = step_metrics.predicted_first_errors(scores, threshold)
-  return processbench.accuracies(predicted, np.array(truth))["f1"]
+  return processbench_metrics.accuracies(predicted, np.array(truth))["f1"]
 
 
 @given(st.integers(0, 10**6))
@@ -135,7 +139,7 @@ def test_no_threshold_beats_the_tuned_one_on_noisy_scores(seed):
   rng = np.random.default_rng(seed)
   truth = [0, -1, *rng.integers(-1, 4, 15).tolist()]
   scores = [(rng.integers(0, 21, 4) / 20).tolist() for _ in truth]
-  tuned = processbench.tune_threshold(scores, truth)
+  tuned = processbench_metrics.tune_threshold(scores, truth)
   best = max(_f1(scores, truth, t) for t in np.arange(-0.025, 1.1, 0.05))
   assert _f1(scores, truth, tuned) == pytest.approx(best, abs=1e-12)
 
@@ -144,7 +148,7 @@ def test_no_threshold_beats_the_tuned_one_on_noisy_scores(seed):
 def test_no_threshold_beats_the_tuned_one(cases):
   scores, truth = [s for s, _ in cases], [t for _, t in cases]
   assume(len({t >= 0 for t in truth}) == 2)
-  tuned = processbench.tune_threshold(scores, truth)
+  tuned = processbench_metrics.tune_threshold(scores, truth)
   grid = np.arange(-0.05, 1.2, 0.05)
   best = max(_f1(scores, truth, threshold) for threshold in grid)
   assert _f1(scores, truth, tuned) == pytest.approx(best, abs=1e-12)
@@ -152,23 +156,29 @@ def test_no_threshold_beats_the_tuned_one(cases):
 
 def test_the_tuned_threshold_lies_midway_between_the_scores_it_separates():
   scores, truth = [[0.9, 0.3], [0.8, 0.4, 0.9], [0.7, 0.6]], [1, 1, -1]
-  assert processbench.tune_threshold(scores, truth) == pytest.approx(0.5)
+  assert processbench_metrics.tune_threshold(scores, truth) == pytest.approx(
+    0.5
+  )
   halved = [[score / 2 for score in s] for s in scores]
-  assert processbench.tune_threshold(halved, truth) == pytest.approx(0.25)
+  assert processbench_metrics.tune_threshold(halved, truth) == pytest.approx(
+    0.25
+  )
 
 
 def test_of_equally_good_thresholds_the_nearest_to_one_half_is_taken():
   scores, truth = [[0.1], [0.3], [0.6], [0.9]], [0, -1, 0, -1]
   ties = [_f1(scores, truth, threshold) for threshold in (0.2, 0.75)]
   assert ties[0] == ties[1] == pytest.approx(2 / 3)
-  assert processbench.tune_threshold(scores, truth) == pytest.approx(0.75)
+  assert processbench_metrics.tune_threshold(scores, truth) == pytest.approx(
+    0.75
+  )
 
 
 def test_adjacent_floats_are_still_separated():
   low = 0.5
   high = float(np.nextafter(low, 1))
   scores, truth = [[low], [high]], [0, -1]
-  tuned = processbench.tune_threshold(scores, truth)
+  tuned = processbench_metrics.tune_threshold(scores, truth)
   assert _f1(scores, truth, tuned) == 1.0
 
 
@@ -178,7 +188,7 @@ def test_f1_after_tuning_ignores_a_monotone_change_of_the_scores():
   truth = [int(rng.integers(-1, 5)) for _ in range(60)]
   squared = [[score**2 for score in s] for s in scores]
   results = [
-    _f1(s, truth, processbench.tune_threshold(s, truth))
+    _f1(s, truth, processbench_metrics.tune_threshold(s, truth))
     for s in (scores, squared)
   ]
   assert results[0] == results[1] > 0
@@ -192,7 +202,7 @@ def test_evaluate_counts_locates_and_brackets():
     for t in truth
   ]
   right = [bool(rng.random() < 0.5) for _ in truth]
-  result = processbench.evaluate(scores, truth, right_answer=right)
+  result = processbench_metrics.evaluate(scores, truth, right_answer=right)
   json.dumps(result, allow_nan=False)
   assert result["num_err"] == sum(t >= 0 for t in truth)
   assert result["num_cor"] == sum(t < 0 for t in truth)
@@ -215,12 +225,12 @@ def test_copies_of_a_problem_narrow_no_interval():
   rng = np.random.default_rng(2)
   truth = [int(rng.integers(-1, 3)) for _ in range(80)]
   scores = [rng.random(3).tolist() for _ in truth]
-  once = processbench.evaluate(scores, truth, problems=range(80))
-  copied = processbench.evaluate(
+  once = processbench_metrics.evaluate(scores, truth, problems=range(80))
+  copied = processbench_metrics.evaluate(
     scores * 4, truth * 4, problems=[i % 80 for i in range(320)]
   )
   assert copied["interval"] == once["interval"]
-  alone = processbench.evaluate(scores * 4, truth * 4)
+  alone = processbench_metrics.evaluate(scores * 4, truth * 4)
   width = [
     r["interval"]["acc_cor"][1] - r["interval"]["acc_cor"][0]
     for r in (alone, once)
@@ -234,7 +244,7 @@ def test_the_threshold_of_one_subset_is_applied_to_the_other():
     "math": [[0.4, 0.9], [0.65, 0.9], [0.55, 0.2]],
   }
   truth = {"gsm8k": [1, -1], "math": [0, -1, 1]}
-  report = processbench.evaluate_subsets(scores, truth, tune_on="gsm8k")
+  report = processbench_metrics.evaluate_subsets(scores, truth, tune_on="gsm8k")
   tuned = report["tuned"]["subsets"]
   assert tuned["gsm8k"]["threshold"] == tuned["math"]["threshold"] == 0.5
   assert tuned["gsm8k"]["in_sample"] is True
@@ -242,7 +252,7 @@ def test_the_threshold_of_one_subset_is_applied_to_the_other():
   assert tuned["math"]["f1"] == 1.0 == report["tuned"]["mean_f1"]
   assert report["fixed"]["subsets"]["math"]["threshold"] == 0.5
   with pytest.raises(errors.InputError, match="no subset 'omni'"):
-    processbench.evaluate_subsets(scores, truth, tune_on="omni")
+    processbench_metrics.evaluate_subsets(scores, truth, tune_on="omni")
 
 
 def _solution(*steps):
@@ -253,7 +263,7 @@ def test_trivial_baselines_predict_what_their_names_say():
   solutions = [_solution("a", "bbbb", "c"), _solution("a"), _solution("aaaaa")]
 
   def predicted(name, threshold):
-    scores = processbench.BASELINES[name](solutions)
+    scores = processbench_metrics.BASELINES[name](solutions)
     assert [len(s) for s in scores] == [3, 1, 1]
     return list(step_metrics.predicted_first_errors(scores, threshold))
 
@@ -265,8 +275,8 @@ def test_trivial_baselines_predict_what_their_names_say():
 
 def test_saying_that_everything_is_right_has_an_f1_of_zero():
   solutions = [_solution("a", "b")] * 4
-  scores = processbench.everything_right(solutions)
-  result = processbench.evaluate(scores, [-1, 0, 1, -1])
+  scores = processbench_metrics.everything_right(solutions)
+  result = processbench_metrics.evaluate(scores, [-1, 0, 1, -1])
   assert (result["acc_err"], result["acc_cor"], result["f1"]) == (0.0, 1.0, 0.0)
 
 
@@ -283,8 +293,8 @@ def test_the_published_counts_and_false_positives_come_out(
   solutions = [_solution(*case["steps"]) for case in cases]
   truth = [case["label"] for case in cases]
   right = [case["final_answer_correct"] for case in cases]
-  result = processbench.evaluate(
-    processbench.step_index(solutions), truth, right_answer=right
+  result = processbench_metrics.evaluate(
+    processbench_metrics.step_index(solutions), truth, right_answer=right
   )
   assert (result["num_err"], result["num_cor"]) == (num_err, num_cor)
   assert result["right_answer_wrong_process"]["num"] == num_slice
@@ -304,19 +314,19 @@ def test_the_published_counts_and_false_positives_come_out(
 )
 def test_bad_input_is_named(scores, truth, message):
   with pytest.raises(errors.InputError, match=message):
-    processbench.evaluate(scores, truth)
+    processbench_metrics.evaluate(scores, truth)
 
 
 @pytest.mark.parametrize("truth", [[0, 0], [-1, -1]])
 def test_without_both_kinds_the_fixed_threshold_alone_is_measured(truth):
   """What no solution defines is None; nothing is invented for it."""
   scores = [[0.25], [0.75]]
-  found = processbench.evaluate_subsets(
+  found = processbench_metrics.evaluate_subsets(
     {"gsm8k": scores, "math": scores},
     {"gsm8k": truth, "math": [0, -1]},
     tune_on="gsm8k",
   )
-  assert found["tuned"] is None and not processbench.can_tune(truth)
+  assert found["tuned"] is None and not processbench_metrics.can_tune(truth)
   fixed = found["fixed"]["subsets"]
   assert fixed["math"]["f1"] == 1
   of_one_kind = fixed["gsm8k"]
@@ -327,7 +337,7 @@ def test_without_both_kinds_the_fixed_threshold_alone_is_measured(truth):
 
 def test_a_subset_without_solutions_is_refused():
   with pytest.raises(errors.InputError, match="'math' has no solutions"):
-    processbench.evaluate_subsets(
+    processbench_metrics.evaluate_subsets(
       {"gsm8k": [[0.5]], "math": []},
       {"gsm8k": [0], "math": []},
       tune_on="gsm8k",
@@ -336,4 +346,4 @@ def test_a_subset_without_solutions_is_refused():
 
 def test_tuning_needs_both_kinds():
   with pytest.raises(errors.InputError, match="2 of 2 solutions have an error"):
-    processbench.tune_threshold([[0.5], [0.6]], [0, 0])
+    processbench_metrics.tune_threshold([[0.5], [0.6]], [0, 0])

@@ -7,11 +7,11 @@ import pytest
 
 import prm_jax
 from prm_jax import schema
-from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import evaluate_best_of_n
 from prm_jax.evaluation import evaluate_processbench
-from prm_jax.inference import scores as scores_lib
+from prm_jax.jobs import step_scores as scores_lib
+from prm_jax.records import jsonl
 from prm_jax.runtime import files
 
 pytestmark = pytest.mark.usefixtures("printed_log")

@@ -9,7 +9,7 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import bootstrap
+from prm_jax.evaluation import bootstrap
 from prm_jax.evaluation import step_metrics
 
 STEPS = st.lists(

@@ -9,12 +9,12 @@ import prm_jax
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.cli import main
-from prm_jax.data import messages
-from prm_jax.data import segmenters
-from prm_jax.data import turn_cuts
-from prm_jax.data.formats import jsonl
-from prm_jax.evaluation import tables
-from prm_jax.evaluation import turns
+from prm_jax.evaluation import result_tables
+from prm_jax.evaluation import turn_metrics
+from prm_jax.records import jsonl
+from prm_jax.text import messages
+from prm_jax.text import segmenters
+from prm_jax.text import turn_cuts
 
 # Of four trajectories: the ratings, and scores of their turns.
 RATINGS = [(1, 0, -1, 1), (-1, 1), (1, 0), (0, None, -1)]
@@ -37,7 +37,7 @@ def _score(solutions):
 
 
 def test_each_measure_is_that_of_a_count_by_hand():
-  found = turns.evaluate(SCORES, RATINGS)
+  found = turn_metrics.evaluate(SCORES, RATINGS)
   # Right: .9, .7 and .6 of 4 rated 1; .4 and .1 of 3 rated -1.
   assert found["step_acc"] == 5 / 7
   # And .9, .5 of 3 rated 0.
@@ -55,7 +55,7 @@ def test_each_measure_is_that_of_a_count_by_hand():
 
 def test_a_turn_after_an_error_counts():
   for last, accuracy in ((0.9, 1.0), (0.1, 0.5)):
-    found = turns.evaluate([(0.1, last)], [(-1, 1)])
+    found = turn_metrics.evaluate([(0.1, last)], [(-1, 1)])
     assert found["step_acc"] == accuracy
 
 
@@ -73,31 +73,31 @@ def test_a_turn_after_an_error_counts():
 def test_the_first_error_is_unknown_if_an_earlier_turn_is_unrated(
   ratings, first
 ):
-  assert turns.first_error(ratings) == first
+  assert turn_metrics.first_error(ratings) == first
 
 
 def test_labels_are_ratings_of_two_kinds():
   solution = schema.Solution("a", "p", ("x",) * 4, labels=(1, 0.5, 0.4, None))
-  assert turns.ratings_of(solution) == (1, 1, -1, None)
-  assert turns.ratings_of(TRAJECTORIES[0]) == RATINGS[0]
+  assert turn_metrics.ratings_of(solution) == (1, 1, -1, None)
+  assert turn_metrics.ratings_of(TRAJECTORIES[0]) == RATINGS[0]
 
 
 def test_intervals_are_over_trajectories_of_one_problem_together():
   ratings = [(1, -1)] * 8
   scores = [(0.9, 0.1)] * 4 + [(0.1, 0.9)] * 4
-  alone = turns.evaluate(scores, ratings)["interval"]
+  alone = turn_metrics.evaluate(scores, ratings)["interval"]
   low, high = alone["step_acc"]
   assert 0 < low < 0.5 < high < 1
-  halves = turns.evaluate(scores, ratings, units=["a"] * 4 + ["b"] * 4)
+  halves = turn_metrics.evaluate(scores, ratings, units=["a"] * 4 + ["b"] * 4)
   assert halves["interval"]["step_acc"] == [0, 1]
   assert halves["interval"]["first_err_acc"] == [0, 1]
-  one = turns.evaluate(scores, ratings, units=["a"] * 8)["interval"]
-  assert [one[x] for x in turns.MEASURES[:-1]] == [[0.5, 0.5]] * 4
+  one = turn_metrics.evaluate(scores, ratings, units=["a"] * 8)["interval"]
+  assert [one[x] for x in turn_metrics.MEASURES[:-1]] == [[0.5, 0.5]] * 4
 
 
 def test_what_has_nothing_to_measure_is_undefined():
-  found = turns.evaluate([(0.5,)], [(None,)])
-  assert [found[x] for x in turns.MEASURES] == [None] * 5
+  found = turn_metrics.evaluate([(0.5,)], [(None,)])
+  assert [found[x] for x in turn_metrics.MEASURES] == [None] * 5
   assert found["interval"]["step_acc"] == [None, None]
 
 
@@ -125,7 +125,7 @@ LAST = [*(0.6, 0.5), *(0.9, 0.1), *(0.2, 0.2), *(0.1, 0.3), *(0.1, 0.2)]
 
 
 def test_ties_count_half_and_subsets_the_same():
-  found = turns.evaluate_pairs(LAST, PAIRS)
+  found = turn_metrics.evaluate_pairs(LAST, PAIRS)
   accuracies = {k: x["accuracy"] for k, x in found["subsets"].items()}
   assert accuracies == dict(a=1.0, b=1.5 / 4)
   assert found["mean"] == (1 + 1.5 / 4) / 2
@@ -135,13 +135,13 @@ def test_ties_count_half_and_subsets_the_same():
 
 
 def test_a_trajectory_without_the_other_of_its_pair_is_counted():
-  found = turns.evaluate_pairs(LAST[:-1], PAIRS[:-1])
+  found = turn_metrics.evaluate_pairs(LAST[:-1], PAIRS[:-1])
   assert found["num_incomplete"] == 1
   assert found["subsets"]["b"] == dict(
     found["subsets"]["b"], num=3, accuracy=1.5 / 3
   )
-  assert turns.evaluate_pairs(LAST[:1], PAIRS[:1]) is None
-  assert turns.evaluate_pairs([0.5] * 4, TRAJECTORIES) is None
+  assert turn_metrics.evaluate_pairs(LAST[:1], PAIRS[:1]) is None
+  assert turn_metrics.evaluate_pairs([0.5] * 4, TRAJECTORIES) is None
 
 
 # --- The verb ----------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_files_of_the_published_form_are_evaluated_together(
   (tmp_path / "scores.jsonl").write_text(lines)
   assert main.main(["eval", "turns", *words, "--scores=scores.jsonl"]) == 0
   results = json.loads((tmp_path / "results.json").read_text())
-  by_hand = turns.evaluate(SCORES, RATINGS)
+  by_hand = turn_metrics.evaluate(SCORES, RATINGS)
   assert {x: results[x] for x in by_hand} == json.loads(json.dumps(by_hand))
   printed = capsys.readouterr().out
   assert "71.4" in printed and "on s1" in printed
@@ -238,7 +238,9 @@ def test_columns_are_apart_where_all_is_right():
       schema.StepScores(tuple(float(r != -1) for r in x.ratings)) for x in rows
     ]
 
-  table = tables.turns_table(prm_jax.EvaluateTurns()(rated, score).results)
+  table = result_tables.turns_table(
+    prm_jax.EvaluateTurns()(rated, score).results
+  )
   assert table.splitlines()[1].split("0.5")[1].count(" 100.0 [100.0,") == 3
 
 
@@ -247,7 +249,7 @@ def test_the_table_says_what_pairs_are_right():
   found = prm_jax.EvaluateTurns()(
     PAIRS, lambda rows: [schema.StepScores((score[x.id],)) for x in rows]
   )
-  table = tables.turns_table(found.results)
+  table = result_tables.turns_table(found.results)
   assert math.isclose(found.results["pairs"]["mean"], 0.6875)
   (line,) = [x for x in table.splitlines() if x.startswith("mean of the")]
   assert "68.8" in line

@@ -18,13 +18,13 @@ import yaml
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
-from prm_jax.data import encoding
-from prm_jax.data import sources
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
+from prm_jax.records import sources
 from prm_jax.runtime import verbs
+from prm_jax.text import encoding
 from prm_jax.training import optimizer as optimizer_lib
-from prm_jax.training import run_config
+from prm_jax.training import train_run_config
 
 ROOT = pathlib.Path(__file__).parents[2]
 MODEL = dict(d_model=16, num_layers=1, num_heads=2, num_kv_heads=1)
@@ -138,7 +138,7 @@ def carry(script, base, tmp_path, monkeypatch):
     words = ["theirs.yaml", "ours.py", f"--data={data}", f"--init_from={base}"]
     module = script(name)
     module.carried_over.main(name, module.read, [*words, *more])
-    return run_config.supervised(verbs.Config("ours.py"))
+    return train_run_config.supervised(verbs.Config("ours.py"))
 
   return run
 
@@ -155,7 +155,7 @@ def test_a_config_of_trl_becomes_a_run_of_as_many_updates(
     | dict(steps=10, log_every=1, eval_every=0, checkpoint_every=5)
     == config.fit.to_dict()
   )
-  run = run_config.from_config(config)
+  run = train_run_config.from_config(config)
   assert run.optimizer == optimizer_lib.OptimizerConfig(
     peak_lr=1e-3,
     warmup_steps=1,
@@ -182,7 +182,7 @@ def test_an_axolotl_config_becomes_a_run_with_its_adapters(carry, capsys):
   assert {*config.model.lora_targets} == {*model_config.LORA_TARGETS}
   assert (config.model.compute_dtype, config.model.remat) == ("float32", "full")
   assert config.fit.eval_every == 2 and config.fit.checkpoint_every == 4
-  assert run_config.from_config(config).optimizer == (
+  assert train_run_config.from_config(config).optimizer == (
     optimizer_lib.OptimizerConfig(
       peak_lr=2e-4,
       warmup_steps=2,
@@ -223,7 +223,7 @@ def test_each_update_has_the_learning_rate_that_transformers_gives_it(
   )
   if kind == "cosine_with_min_lr":
     text += "lr_scheduler_kwargs: {min_lr_rate: 0.25}\n"
-  run = run_config.from_config(carry("from_trl", text))
+  run = train_run_config.from_config(carry("from_trl", text))
   schedule = optimizer_lib.schedule(run.optimizer, run.fit.steps)
   np.testing.assert_allclose(
     [float(schedule(step)) for step in range(10)],
@@ -238,7 +238,7 @@ def test_a_solution_cut_in_a_step_has_the_targets_that_trl_gives_it(
   carry, max_length
 ):
   text = TRL.replace("max_length: 64", f"max_length: {max_length}")
-  run = run_config.from_config(carry("from_trl", text))
+  run = train_run_config.from_config(carry("from_trl", text))
   tokenizer = recipes.tokenizer("qwen")
   form = encoding.with_template(run.encoding, tokenizer)
   solutions = sources.read_sources(["stepwise:train.jsonl"])[:12]
@@ -283,7 +283,7 @@ def test_an_empty_file_of_trl_is_trained_by_what_benchmarks_vs_trl_compares(
   }:
     del sys.modules[name]
   # Theirs has 1,024 tokens and 8 solutions: too few here to fill a row.
-  run = run_config.from_config(carry("from_trl", "max_length: 64\n"))
+  run = train_run_config.from_config(carry("from_trl", "max_length: 64\n"))
   plain = dict(
     decay="cosine", final_fraction=0.1
   )  # the first update's is equal
@@ -389,7 +389,7 @@ def test_the_page_keeps_the_last_label_alone(carry, tmp_path):
   assert config.data.train == ("jsonl:last.jsonl",)
   solutions = sources.read_sources(config.data.train)
   assert len(solutions) == 40
-  policy = run_config.from_config(config).objective.labels
+  policy = train_run_config.from_config(config).objective.labels
   for solution, row in zip(solutions, _rows(), strict=True):
     assert solution.steps == tuple(row["completions"])
     labels = encoding.step_labels(solution, policy)
@@ -402,7 +402,7 @@ def test_soft_labels_become_what_int_makes_of_them(carry, tmp_path):
   (tmp_path / "soft.jsonl").write_text(
     "".join(json.dumps(x) + "\n" for x in rows)
   )
-  run = run_config.from_config(carry("from_trl", TRL, data="soft.jsonl"))
+  run = train_run_config.from_config(carry("from_trl", TRL, data="soft.jsonl"))
   solution = sources.read_sources(["stepwise:soft.jsonl"])[-1]
   labels = encoding.step_labels(solution, run.objective.labels)
   assert labels == [int(x) for x in row["labels"]]
@@ -434,7 +434,7 @@ def test_the_rates_are_those_of_transformers_own_schedules(carry, kind):
   text = text.replace("warmup_ratio: 1", "warmup_ratio: 0.11")
   more = dict(min_lr_rate=0.25) if kind == "cosine_with_min_lr" else {}
   text += f"lr_scheduler_kwargs: {json.dumps(more)}\n"
-  run = run_config.from_config(carry("from_trl", text))
+  run = train_run_config.from_config(carry("from_trl", text))
   theirs = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=1e-3)
   scheduler = transformers.get_scheduler(kind, theirs, 2, 10, more)
   schedule = optimizer_lib.schedule(run.optimizer, run.fit.steps)

@@ -11,7 +11,7 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.inference import engine as engine_lib
+from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.testbed import arithmetic
 
 EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"

@@ -9,12 +9,12 @@ import pytest
 from prm_jax import schema
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine
-from prm_jax.search import limits as limits_lib
-from prm_jax.search import models
 from prm_jax.search import rules
+from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 from prm_jax.testbed import arithmetic
-from prm_jax.testbed import policy as policy_lib
+from prm_jax.testbed import arithmetic_policy as policy_lib
 
 EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
 TASK = arithmetic.Task(min_turns=3, max_turns=4)
@@ -32,7 +32,9 @@ def test_every_strategy_stays_within_its_budget_and_one_child(module, name):
   runs = module("runs")
   rule = module("testbed").strategies(8)[name]
   policy = runs.policy(TASK, 0)
-  verifier = models.Verifier(policy_lib.NoisyVerifier(), "last", runs.encode)
+  verifier = search_models.Verifier(
+    policy_lib.NoisyVerifier(), "last", runs.encode
+  )
   trees = engine.search(
     runs.problems(0, 3, TASK),
     rule,
@@ -53,7 +55,7 @@ def test_a_run_has_the_costs_and_the_outcomes_of_its_trees(module):
     runs.problems(0, 3, TASK)[:2],
     run.rule,
     {tree_lib.POLICY: runs.policy(TASK, 0)},
-    models.Verifier(runs.scorer(run, 4.0, 0), "last", runs.encode),
+    search_models.Verifier(runs.scorer(run, 4.0, 0), "last", runs.encode),
   )
   assert found["sampled"].tolist() == [bill_lib.sampled(t.bill) for t in trees]
   chosen = [t.nodes[t.candidates[0]].solution for t in trees]
@@ -63,7 +65,9 @@ def test_a_run_has_the_costs_and_the_outcomes_of_its_trees(module):
 def test_samples_of_a_run_are_the_first_ones_of_a_larger_run(module):
   runs = module("runs")
   policies = {tree_lib.POLICY: runs.policy(TASK, 0)}
-  verifier = models.Verifier(policy_lib.NoisyVerifier(), "last", runs.encode)
+  verifier = search_models.Verifier(
+    policy_lib.NoisyVerifier(), "last", runs.encode
+  )
   few, many = (
     engine.search(
       runs.problems(0, 1, TASK), rules.BestOfN(n), policies, verifier

@@ -11,12 +11,12 @@ import pytest
 from prm_jax import schema
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine
-from prm_jax.search import limits as limits_lib
-from prm_jax.search import models
 from prm_jax.search import rules
+from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 from prm_jax.testbed import arithmetic
-from prm_jax.testbed import policy as policy_lib
+from prm_jax.testbed import arithmetic_policy as policy_lib
 
 EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
 TASK = arithmetic.Task(min_turns=2, max_turns=3)
@@ -39,12 +39,12 @@ def _of_annotator(module):
   )
   return module("_models").Models(
     problems=arithmetic.problems(NUM, "test", TASK, np.random.default_rng(0)),
-    policy=models.Policy(
+    policy=search_models.Policy(
       *(annotator.step, annotator.whole, annotator.step, annotator.encode),
       cost=COST,
     ),
     scorers=scorers,
-    verifier=lambda name, how: models.Verifier(
+    verifier=lambda name, how: search_models.Verifier(
       scorers[name], how, annotator.encode, COST
     ),
     max_tokens=60,

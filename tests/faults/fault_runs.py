@@ -27,17 +27,17 @@ import xla_flags
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.data import encoding
-from prm_jax.data import loader
-from prm_jax.data import sources
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.data.formats import jsonl
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
+from prm_jax.records import jsonl
+from prm_jax.records import sources
+from prm_jax.rows import loader
 from prm_jax.runtime import files as files_lib
 from prm_jax.testbed import arithmetic
+from prm_jax.text import encoding
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import programs
-from prm_jax.training import run_config
+from prm_jax.training import train_run_config
 
 ROOT = pathlib.Path(__file__).parents[2]
 # A token of an account, which nothing that is written may repeat.
@@ -280,7 +280,7 @@ def rows_of(
   config = ml_collections.ConfigDict(
     files_lib.read_json(workdir / "config.json")
   )
-  run = run_config.from_config(config)
+  run = train_run_config.from_config(config)
   tokenizer = sources.make_tokenizer(
     sources.TokenizerConfig(**config.tokenizer), solutions
   )

@@ -8,9 +8,9 @@ import pytest
 
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.data.formats import jsonl
+from prm_jax.records import jsonl
 from prm_jax.runtime import files
+from prm_jax.text import tokenizer as tokenizer_lib
 
 SHORT = ("fit.steps=4", "fit.checkpoint_every=2", "fit.eval_every=0")
 

@@ -14,9 +14,9 @@ from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import model_json
 from prm_jax.cli import main
 from prm_jax.runtime import files as files_lib
-from prm_jax.training import config as training_config
 from prm_jax.training import programs
-from prm_jax.training import run_config
+from prm_jax.training import train_config
+from prm_jax.training import train_run_config
 
 # orbax's threads may still speak when their event loop is gone.
 LATE_THREADS = pytest.mark.filterwarnings(
@@ -41,8 +41,8 @@ def _target(workdir):
     files_lib.read_json(workdir / "config.json")
   )
   described = model_json.read_description(workdir)
-  program = training_config.make_program(
-    run_config.from_config(config), described.model
+  program = train_config.make_program(
+    train_run_config.from_config(config), described.model
   )
   device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   return jax.tree.map(

@@ -12,8 +12,8 @@ import time
 import pytest
 import real_runs
 
+from prm_jax.device_check import check_results
 from prm_jax.device_check import machine
-from prm_jax.device_check import results
 from prm_jax.device_check import verdict
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
@@ -73,14 +73,14 @@ def test_quick_killed_in_the_middle_resumes_and_takes_three_minutes_at_most(
     _command(output, "--quick"), env=environment, cwd=tmp_path
   )
   until = time.monotonic() + 300
-  while not output.exists() or len(results.read(output).results) < 8:
+  while not output.exists() or len(check_results.read(output).results) < 8:
     assert process.poll() is None and time.monotonic() < until
     time.sleep(0.05)
   [worker] = _children(process.pid)
   process.send_signal(signal.SIGKILL)
   process.wait()
-  kept = results.read(output).results
-  assert len(kept) >= 8 and results.read(output).verdict is None
+  kept = check_results.read(output).results
+  assert len(kept) >= 8 and check_results.read(output).verdict is None
   until = time.monotonic() + 30
   while _is_there(worker):  # it ends when its standard input does
     assert time.monotonic() < until
@@ -97,7 +97,7 @@ def test_quick_killed_in_the_middle_resumes_and_takes_three_minutes_at_most(
   lines = done.stdout.splitlines()
   assert lines[0] == f"resumes {output}: {len(kept)} results done"
   assert f"quick: {verdict.RIGHT}" in done.stdout
-  record = results.read(output)
+  record = check_results.read(output)
   assert record.results[: len(kept)] == kept
   required = {x.name for x in record.planned if x.required}
   assert required <= record.done

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from prm_jax.checkpoints import model_json
-from prm_jax.data.formats import jsonl
+from prm_jax.records import jsonl
 from prm_jax.training import programs
 
 # The first update throws the weights so far that nothing finite comes back.

@@ -7,7 +7,7 @@ import fault_runs
 import numpy as np
 import pytest
 
-from prm_jax.data.formats import jsonl
+from prm_jax.records import jsonl
 
 pytestmark = pytest.mark.faults
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from prm_jax import schema
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.data.formats import jsonl
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import sharding
+from prm_jax.records import jsonl
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import batches as batches_lib
-from prm_jax.training import config as training_config
 from prm_jax.training import loop
-from prm_jax.training import run_config
+from prm_jax.training import train_config
+from prm_jax.training import train_run_config
 
 ROWS, ROW = 4, 64
 WORDS = tokenizer_lib.Bytes()
@@ -35,7 +35,7 @@ def run(tmp_path_factory):
   config = space["get_config"]()
   config.packing = dict(batch_size=ROWS, sequence_length=4 * ROW)
   config.encoding.max_tokens = 4 * ROW
-  return run_config.from_config(ml_collections.ConfigDict(config))
+  return train_run_config.from_config(ml_collections.ConfigDict(config))
 
 
 def _rows(run, count):
@@ -90,7 +90,7 @@ def _solutions_in(row):
 def test_metrics_of_any_size_are_the_same_on_four_devices(run):
   """F20: 1 to 17 solutions in batches of 4 rows."""
   model = model_config.ModelConfig(vocab_size=WORDS.vocab_size, **run.model)
-  program = training_config.make_program(run, model)
+  program = train_config.make_program(run, model)
   state = jax.jit(lambda key: meta.unbox(program.init(key)))(jax.random.key(0))
   random = np.random.default_rng(0)
   params = jax.tree.map(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import pytest
 
 from prm_jax import schema
-from prm_jax.grading import answers
 from prm_jax.grading import equality
+from prm_jax.text import answers
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "answers.md"
 

@@ -11,9 +11,9 @@ import time
 import pytest
 
 from prm_jax import errors
-from prm_jax.grading import answers
 from prm_jax.grading import equality
 from prm_jax.grading import pool
+from prm_jax.text import answers
 
 needs_verify = pytest.mark.skipif(
   not pool.installed(), reason="needs the `verify` extra"

@@ -9,10 +9,10 @@ import pytest
 import tokenizers
 
 from prm_jax import errors
-from prm_jax.data import policy_templates
-from prm_jax.data import templates
 from prm_jax.huggingface import chat_template_worker
 from prm_jax.huggingface import chat_templates
+from prm_jax.text import policy_templates
+from prm_jax.text import templates
 
 CHATS = policy_templates.CHATS
 SYSTEM = "Answer {briefly}. <|im_end|>\n"

@@ -17,11 +17,11 @@ import pytest
 import tokenizers
 
 from prm_jax import errors
-from prm_jax.data import policy_templates
-from prm_jax.data import templates
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import chat_template_worker
 from prm_jax.huggingface import chat_templates
+from prm_jax.text import policy_templates
+from prm_jax.text import templates
+from prm_jax.text import tokenizer as tokenizer_lib
 
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

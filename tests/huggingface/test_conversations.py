@@ -11,18 +11,18 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import conversation_templates
-from prm_jax.data import encoding
-from prm_jax.data import messages
-from prm_jax.data import policy_templates
-from prm_jax.data import templates
-from prm_jax.data import turn_cuts
 from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import conversation_renderings
 from prm_jax.huggingface import conversations
 from prm_jax.huggingface import import_policy
 from prm_jax.huggingface import token_names
 from prm_jax.huggingface import trial_conversations
+from prm_jax.text import conversation_templates
+from prm_jax.text import encoding
+from prm_jax.text import messages
+from prm_jax.text import policy_templates
+from prm_jax.text import templates
+from prm_jax.text import turn_cuts
 
 Message = schema.Message
 _USER = Message("user", "How many?")
@@ -217,7 +217,7 @@ def test_results_of_two_calls_and_rounds_of_calls_are_read_wherever_they_stand()
 
 
 def test_steps_within_a_turn_are_read_at_their_last_token():
-  from prm_jax.data import segmenters
+  from prm_jax.text import segmenters
 
   trajectory = turn_cuts.cut(
     _trajectory(

@@ -22,13 +22,13 @@ from prm_jax import huggingface
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
-from prm_jax.data.formats import jsonl
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import rounding
-from prm_jax.inference import sampler
-from prm_jax.inference import scorer
 from prm_jax.models import transformer
+from prm_jax.policy import sampler
+from prm_jax.records import jsonl
+from prm_jax.scoring import scorer
 from prm_jax.training import programs
 
 MODEL = test_import_export.MODEL

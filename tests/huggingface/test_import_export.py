@@ -23,12 +23,7 @@ from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
-from prm_jax.data import encoding
-from prm_jax.data import policy_templates
-from prm_jax.data import segmenters
-from prm_jax.data import templates
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.data.formats import prm800k
+from prm_jax.datasets.formats import prm800k
 from prm_jax.huggingface import card_fields
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import heads
@@ -36,11 +31,16 @@ from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import model_card
 from prm_jax.huggingface import origin_digests
-from prm_jax.inference import scorer
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import files
+from prm_jax.scoring import scorer
+from prm_jax.text import encoding
+from prm_jax.text import policy_templates
+from prm_jax.text import segmenters
+from prm_jax.text import templates
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import implicit_prm
 from prm_jax.training import prm
 

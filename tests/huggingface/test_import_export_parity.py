@@ -17,12 +17,12 @@ import recipes
 import test_import_export
 
 from prm_jax import schema
-from prm_jax.data import segmenters
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import verify
-from prm_jax.inference import scorer
+from prm_jax.scoring import scorer
+from prm_jax.text import segmenters
+from prm_jax.text import tokenizer as tokenizer_lib
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

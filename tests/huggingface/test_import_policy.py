@@ -17,19 +17,19 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.cli import main
-from prm_jax.data import encoding
-from prm_jax.data import few_shot
-from prm_jax.data import policy_templates
-from prm_jax.data import segmenters
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.data.formats import jsonl
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import generation_config
 from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import import_policy
+from prm_jax.records import jsonl
+from prm_jax.text import encoding
+from prm_jax.text import few_shot
+from prm_jax.text import policy_templates
+from prm_jax.text import segmenters
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import programs
-from prm_jax.training import run as training_run
+from prm_jax.training import train_run
 
 Options = import_policy.Options
 
@@ -327,7 +327,7 @@ def test_a_policy_that_is_tuned_keeps_how_it_is_sampled_and_its_files(
     fit=dict(steps=1, tensorboard=False),
   )
   # What a run writes when it begins is all that is asked for.
-  monkeypatch.setattr(training_run.loop, "fit", _begin)
+  monkeypatch.setattr(train_run.loop, "fit", _begin)
   solution = schema.Solution("a", "What is 3 + 4?", ("3 + 4 = 7",))
   with pytest.raises(_Begun):
     if caller == "python":
@@ -341,7 +341,7 @@ def test_a_policy_that_is_tuned_keeps_how_it_is_sampled_and_its_files(
     kept = tuned / import_model.ORIGIN / name
     assert kept.read_bytes() == (theirs / name).read_bytes()
   # A reward model that begins with its trunk writes nothing.
-  assert training_run.read_sampling(programs.KINDS["prm"], ours) == {}
+  assert train_run.read_sampling(programs.KINDS["prm"], ours) == {}
 
 
 def _train(path, start, workdir):

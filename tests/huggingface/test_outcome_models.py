@@ -19,18 +19,18 @@ from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.cli import main
-from prm_jax.data import encoding
-from prm_jax.data import policy_templates
-from prm_jax.data import preference_pairs
-from prm_jax.data import segmenters
-from prm_jax.data import templates
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import model_card
 from prm_jax.huggingface import outcome_chat
 from prm_jax.huggingface import token_names
-from prm_jax.training import run_config
+from prm_jax.rows import preference_pairs
+from prm_jax.text import encoding
+from prm_jax.text import policy_templates
+from prm_jax.text import segmenters
+from prm_jax.text import templates
+from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.training import train_run_config
 
 SOLUTION = schema.Solution("a", "What is 3 + 4?", ("3 + 4 = 7", "It is 7."))
 MODEL = dataclasses.replace(
@@ -462,7 +462,7 @@ def test_a_prm_that_starts_from_an_orm_refuses_no_word(reasoning):
       encoding=dict(template="policy"),
     )
   )
-  assert run_config._encoding(config).template.refuses == ()
+  assert train_run_config._encoding(config).template.refuses == ()
 
 
 # --- Out --------------------------------------------------------------------
@@ -533,7 +533,7 @@ def test_what_learns_outcomes_alone_keeps_the_end_of_the_chat(
       encoding=dict(template="policy"),
     )
   )
-  read = run_config._encoding(config).template
+  read = train_run_config._encoding(config).template
   assert isinstance(read, policy_templates.PolicyTemplate)
   assert bool(read.closing) == read.one_text == (program == "orm")
 

@@ -15,15 +15,15 @@ import pytest
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.cli import main
-from prm_jax.data import policy_text
-from prm_jax.data import templates
 from prm_jax.huggingface import chat_template_worker
 from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import outcome_chat
 from prm_jax.huggingface import token_names
-from prm_jax.inference import scorer
+from prm_jax.scoring import scorer
+from prm_jax.text import policy_text
+from prm_jax.text import templates
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

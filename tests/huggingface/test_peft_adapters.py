@@ -19,12 +19,12 @@ from prm_jax import errors
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
-from prm_jax.data import encoding
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import safetensors_io
 from prm_jax.runtime import files
+from prm_jax.text import encoding
 from prm_jax.training import programs
 
 LORA = dict(lora_rank=2, lora_alpha=6.0, lora_targets=("query", "down"))

@@ -13,7 +13,7 @@ from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import verify
-from prm_jax.inference import scorer
+from prm_jax.scoring import scorer
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

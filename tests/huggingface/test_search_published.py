@@ -12,14 +12,14 @@ from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.cli import main
-from prm_jax.inference import log_likelihood
-from prm_jax.inference import sampler
 from prm_jax.jobs import journal
+from prm_jax.policy import log_likelihood
+from prm_jax.policy import sampler
 from prm_jax.search import chunks
 from prm_jax.search import engine
-from prm_jax.search import limits as limits_lib
-from prm_jax.search import results
 from prm_jax.search import rules
+from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_results
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +89,8 @@ def test_gsm8k_is_searched_and_verified_with_an_imported_policy(
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:2]))
     assert main.main(words) == 0
     assert output.read_bytes() == whole
-    for s in results.read(output):
-      tree = results.from_solution(s, "a line").tree
+    for s in search_results.read(output):
+      tree = search_results.from_solution(s, "a line").tree
       assert s.extra["reference_answer"] in ("18", "3")
       spent = s.extra["bill"]["models"]["policy"]
       assert spent["sampled"] > 0

@@ -12,14 +12,14 @@ from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.cli import main
-from prm_jax.data import conversation_templates
-from prm_jax.data import encoding
-from prm_jax.data import preview
+from prm_jax.datasets import preview
 from prm_jax.environments import sql
 from prm_jax.environments import turns
-from prm_jax.inference import score
-from prm_jax.inference import turn_policy
+from prm_jax.jobs import score
+from prm_jax.policy import turn_policy
 from prm_jax.testbed import sql_policy
+from prm_jax.text import conversation_templates
+from prm_jax.text import encoding
 
 CONFIG = dict(
   seed=0,

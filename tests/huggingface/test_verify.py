@@ -14,9 +14,9 @@ import tokenizers
 
 from prm_jax import errors
 from prm_jax.cli import main
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import verify
 from prm_jax.huggingface import verify_ids
+from prm_jax.text import tokenizer as tokenizer_lib
 
 
 def _same(folder):

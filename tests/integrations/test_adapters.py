@@ -19,13 +19,13 @@ import turns_cases
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.integrations import chats
-from prm_jax.integrations import credit
 from prm_jax.integrations import openrlhf
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
 from prm_jax.integrations import skyrl
+from prm_jax.integrations import token_credit
 from prm_jax.integrations import trl
-from prm_jax.integrations import turns
+from prm_jax.integrations import turn_rewards
 from prm_jax.integrations import verl
 
 DECODE, TEXTS = scored.DECODE, scored.TEXTS
@@ -81,7 +81,7 @@ def test_trls_rows_are_those_of_its_process_without_tokens_of_tools(
 
   # The group of process 0, then that of this one.
   others = [
-    turns.placed(schema.StepScores(x), [1] * len(x))
+    turn_rewards.placed(schema.StepScores(x), [1] * len(x))
     for x in ((0.125, 0.25), (0.5,), (1.0, 0.0))
   ]
   monkeypatch.setattr(utils, "gather_object", lambda rows: others + rows)
@@ -118,7 +118,7 @@ def test_trls_rows_are_those_of_its_process_without_tokens_of_tools(
     scored.score_texts, DECODE, [scored.PROBLEM] * 3, IDS
   )
   both = np.array(mask, bool) & np.array(written, bool)
-  rows = placement.align(credit.process_advantages(responses), both)
+  rows = placement.align(token_credit.process_advantages(responses), both)
   np.testing.assert_allclose(
     out.numpy(), outcomes.numpy()[:, None] + 0.5 * rows, atol=1e-6
   )

@@ -12,16 +12,16 @@ import pytest
 import scored
 
 from prm_jax import errors
-from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import prime_rl
 from prm_jax.integrations import scoring
 from prm_jax.integrations import slime
 from prm_jax.integrations import tinker
+from prm_jax.integrations import token_credit
 from prm_jax.integrations import tunix
 
 MORE = dict(score_texts=scored.score_texts, decode=scored.DECODE)
-PROCESS = credit.process_advantages(
+PROCESS = token_credit.process_advantages(
   scoring.score_responses(
     *(scored.score_texts, scored.DECODE, [scored.PROBLEM] * 3, scored.IDS)
   )

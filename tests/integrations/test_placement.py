@@ -15,8 +15,8 @@ import recipes
 import tokenizers
 
 from prm_jax import errors
-from prm_jax.data import token_offsets
 from prm_jax.integrations import placement
+from prm_jax.text import token_offsets
 
 TOKENIZERS = {
   "byte_level": lambda: recipes.tokenizer("qwen"),

@@ -6,9 +6,9 @@ import pytest
 import scored
 
 from prm_jax import errors
-from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
+from prm_jax.integrations import token_credit
 from prm_jax.rl import advantages
 from prm_jax.rl import returns
 
@@ -27,7 +27,7 @@ def group():
 
 @pytest.mark.parametrize("scale", [True, False])
 def test_process_advantages_are_those_of_jax(scale):
-  ours = credit.process_advantages(group(), scale=scale)
+  ours = token_credit.process_advantages(group(), scale=scale)
   rewards = np.array([[0.9, 0.2, 0], [0.6, 0, 0], [0, 0, 0]])
   steps = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0]], bool)
   ends = np.array([[6, 14, 0], [8, 0, 0], [0, 0, 0]])
@@ -44,7 +44,7 @@ def test_process_advantages_are_those_of_jax(scale):
 
 
 def test_advantages_to_go_are_those_of_jax():
-  ours = credit.to_go_advantages(group(), rewards=scoring.judged)
+  ours = token_credit.to_go_advantages(group(), rewards=scoring.judged)
   rewards = np.array([[0.9, 0.2, 0], [0.6, 0, 0], [0, 0, 0]])
   steps = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0]], bool)
   # The third step of the first has no score, and is a step all the same.
@@ -64,30 +64,33 @@ def test_advantages_to_go_are_those_of_jax():
 
 
 def test_a_batch_has_the_advantages_that_are_asked_for():
-  both = credit.in_groups(
-    [*group(), *group()], 3, advantages=credit.to_go_advantages
+  both = token_credit.in_groups(
+    [*group(), *group()], 3, advantages=token_credit.to_go_advantages
   )
-  assert both == 2 * credit.to_go_advantages(group())
+  assert both == 2 * token_credit.to_go_advantages(group())
 
 
 def test_equal_rewards_have_no_advantage():
-  assert credit.normalised([[0.1, None], [0.1, 0.1]]) == [[0, None], [0, 0]]
-  assert credit.normalised([[], [None]]) == [[], [None]]
+  assert token_credit.normalised([[0.1, None], [0.1, 0.1]]) == [
+    [0, None],
+    [0, 0],
+  ]
+  assert token_credit.normalised([[], [None]]) == [[], [None]]
 
 
 def test_a_return_discounts_later_tokens():
-  assert credit.returns_to_go([0, 1, 0, 2], 0.5) == [0.75, 1.5, 1, 2]
-  assert credit.returns_to_go([]) == []
+  assert token_credit.returns_to_go([0, 1, 0, 2], 0.5) == [0.75, 1.5, 1, 2]
+  assert token_credit.returns_to_go([]) == []
 
 
 def test_outcomes_are_added_to_each_token_without_their_mean():
-  out = credit.with_outcomes([[1, 2], [3]], [1, 0], process_weight=0.5)
+  out = token_credit.with_outcomes([[1, 2], [3]], [1, 0], process_weight=0.5)
   assert out == [[1.0, 1.5], [1.0]]
   with pytest.raises(errors.InputError, match="1 outcomes for 2 responses"):
-    credit.with_outcomes([[1], [2]], [1])
+    token_credit.with_outcomes([[1], [2]], [1])
 
 
 def test_the_outcome_of_a_single_response_is_its_own_mean():
-  assert credit.with_outcomes([[1, 2]], [3]) == [[1.0, 2.0]]
-  assert credit.with_outcomes([[0, 0]], [-1]) == [[0.0, 0.0]]
-  assert credit.with_outcomes([], []) == []
+  assert token_credit.with_outcomes([[1, 2]], [3]) == [[1.0, 2.0]]
+  assert token_credit.with_outcomes([[0, 0]], [-1]) == [[0.0, 0.0]]
+  assert token_credit.with_outcomes([], []) == []

@@ -10,11 +10,11 @@ import scored
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.inference import scorer as scorer_lib
 from prm_jax.integrations import chats
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
 from prm_jax.rl import returns
+from prm_jax.scoring import scorer as scorer_lib
 
 TOKENIZER = scored.Tokenizer()
 DECODE = placement.decoder(TOKENIZER)

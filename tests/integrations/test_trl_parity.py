@@ -19,17 +19,17 @@ import datasets  # noqa: E402
 import turns_cases  # noqa: E402
 
 from prm_jax import schema  # noqa: E402
-from prm_jax.data import encoding  # noqa: E402
-from prm_jax.data import segmenters  # noqa: E402
-from prm_jax.data import tokenizer as tokenizer_lib  # noqa: E402
-from prm_jax.inference import scorer as scorer_lib  # noqa: E402
-from prm_jax.integrations import credit  # noqa: E402
 from prm_jax.integrations import placement  # noqa: E402
 from prm_jax.integrations import scoring  # noqa: E402
+from prm_jax.integrations import token_credit  # noqa: E402
 from prm_jax.integrations import trl as adapter  # noqa: E402
-from prm_jax.integrations import turns  # noqa: E402
-from prm_jax.models import config as model_config  # noqa: E402
+from prm_jax.integrations import turn_rewards  # noqa: E402
+from prm_jax.models import model_config as model_config  # noqa: E402
 from prm_jax.models import transformer  # noqa: E402
+from prm_jax.scoring import scorer as scorer_lib  # noqa: E402
+from prm_jax.text import encoding  # noqa: E402
+from prm_jax.text import segmenters  # noqa: E402
+from prm_jax.text import tokenizer as tokenizer_lib  # noqa: E402
 
 torch.set_num_threads(1)  # other tests have the other cores
 pytestmark = pytest.mark.parity
@@ -172,7 +172,7 @@ def test_trls_loss_takes_our_advantages_of_tokens(prm, policy, tmp_path):
     problems = [PROBLEM] * len(ids)
     scored = scoring.score_responses(score_texts, decode, problems, ids)
     num_steps += [len(x.scores) for x in scored]
-    rows = credit.in_groups(scored, GROUP)
+    rows = token_credit.in_groups(scored, GROUP)
     np.testing.assert_allclose(
       output["advantages"], placement.align(rows, mask), atol=1e-5
     )
@@ -229,11 +229,13 @@ def test_trls_loop_of_tools_gets_advantages_of_turns(policy, tmp_path):
   scores = [(0.75, 0.25), (0.5,), (0.75, 1.0), (0.5,)] * 2
   tokens = [ids[:2], ids[3:], [ids[0], ids[2]], ids[3:]] * 2
   scored = [
-    turns.placed(schema.StepScores(x), [*map(len, y)])
+    turn_rewards.placed(schema.StepScores(x), [*map(len, y)])
     for x, y in zip(scores, tokens)
   ]
-  form = credit.to_go_advantages
-  for i, own in enumerate(credit.in_groups(scored, GROUP, advantages=form)):
+  form = token_credit.to_go_advantages
+  for i, own in enumerate(
+    token_credit.in_groups(scored, GROUP, advantages=form)
+  ):
     mask = np.multiply(made[0]["completion_mask"][i], made[0]["tool_mask"][i])
     row = np.array(made[0]["advantages"][i])[mask == 1] - own
     # What is left is the advantage of TRL's own rewards, at each token.

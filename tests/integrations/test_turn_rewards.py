@@ -6,11 +6,11 @@ import turns_cases
 from prm_jax import client
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
+from prm_jax.integrations import token_credit
 from prm_jax.integrations import trl
-from prm_jax.integrations import turns
+from prm_jax.integrations import turn_rewards
 
 PROMPT, COMPLETION = turns_cases.PROMPT, turns_cases.COMPLETION
 
@@ -21,10 +21,10 @@ def test_the_scores_are_those_of_the_trajectorys_own_turns():
     dict(role="user", content="1 + 1?"),
     dict(role="assistant", content="2 [0.1]"),
   ]
-  first = turns.conversation(PROMPT, COMPLETION, turns_cases.TOOLS)
-  second = turns.conversation([*example, *PROMPT], COMPLETION)
-  nothing = turns.conversation(PROMPT, [])
-  out = turns.score_turns(score, [first, nothing, second])
+  first = turn_rewards.conversation(PROMPT, COMPLETION, turns_cases.TOOLS)
+  second = turn_rewards.conversation([*example, *PROMPT], COMPLETION)
+  nothing = turn_rewards.conversation(PROMPT, [])
+  out = turn_rewards.score_turns(score, [first, nothing, second])
   assert [x.scores for x in out] == [(0.75, 0.25, 0.5), (), (0.75, 0.25, 0.5)]
   assert [x.judged for x in out] == [(True, True, False), (), (False,) * 3]
   assert len(asked) == 2 and asked[0].tools == turns_cases.TOOLS
@@ -45,12 +45,12 @@ def test_what_a_policy_writes_does_not_end_a_run(caplog):
     dict(role="tool", tool_call_id="c1", content="no"),
     COMPLETION[2],
   ]
-  out = turns.score_turns(
+  out = turn_rewards.score_turns(
     score,
     [
-      turns.conversation(PROMPT, empty),
-      turns.conversation(PROMPT, [dict(role="assistant", content=None)]),
-      turns.conversation(PROMPT, broken),
+      turn_rewards.conversation(PROMPT, empty),
+      turn_rewards.conversation(PROMPT, [dict(role="assistant", content=None)]),
+      turn_rewards.conversation(PROMPT, broken),
     ],
   )
   assert [x.scores for x in out] == [(0.75, 0.0), (0.0,), (0.75, 0.25)]
@@ -62,11 +62,13 @@ def test_what_a_policy_writes_does_not_end_a_run(caplog):
   with pytest.raises(
     errors.InputError, match="two assistant messages in a row"
   ):
-    turns.score_turns(score, [turns.conversation(PROMPT, COMPLETION[2:3] * 2)])
+    turn_rewards.score_turns(
+      score, [turn_rewards.conversation(PROMPT, COMPLETION[2:3] * 2)]
+    )
   with pytest.raises(errors.InputError, match="1 scores for 3 turns; give a"):
-    turns.score_turns(
+    turn_rewards.score_turns(
       lambda asked: [schema.StepScores((0.5,))],
-      [turns.conversation(PROMPT, COMPLETION)],
+      [turn_rewards.conversation(PROMPT, COMPLETION)],
     )
 
 
@@ -98,9 +100,11 @@ def test_a_turn_that_a_model_refuses_is_read_as_a_text_or_not_judged(
   text, scores, judged, caplog
 ):
   asked = []
-  good = turns.conversation(PROMPT, COMPLETION)
-  bad = turns.conversation(PROMPT, [dict(role="assistant", content=text)])
-  out = turns.score_turns(strict(asked), [good, bad, good])
+  good = turn_rewards.conversation(PROMPT, COMPLETION)
+  bad = turn_rewards.conversation(
+    PROMPT, [dict(role="assistant", content=text)]
+  )
+  out = turn_rewards.score_turns(strict(asked), [good, bad, good])
   assert [x.scores for x in out] == [
     turns_cases.SCORES,
     scores,
@@ -117,13 +121,13 @@ def test_a_turn_that_a_model_refuses_is_read_as_a_text_or_not_judged(
   ):
     other = [dict(role="user", content=content)]
     with pytest.raises(errors.InputError):
-      turns.score_turns(
-        turns_cases.score, [turns.conversation(other, COMPLETION[-1:])]
+      turn_rewards.score_turns(
+        turns_cases.score, [turn_rewards.conversation(other, COMPLETION[-1:])]
       )
   other = [dict(role="user", content="pictures?")]
   with pytest.raises(errors.InputError, match="this text isn't written"):
-    turns.score_turns(
-      strict(asked), [good, turns.conversation(other, COMPLETION[-1:])]
+    turn_rewards.score_turns(
+      strict(asked), [good, turn_rewards.conversation(other, COMPLETION[-1:])]
     )
 
 
@@ -135,20 +139,24 @@ def test_a_server_that_does_not_reply_is_asked_once():
     raise client.NoReplyError("no reply", "timeout")
 
   with pytest.raises(client.NoReplyError):
-    turns.score_turns(score, [turns.conversation(PROMPT, COMPLETION)] * 3)
+    turn_rewards.score_turns(
+      score, [turn_rewards.conversation(PROMPT, COMPLETION)] * 3
+    )
   assert len(asked) == 1
 
 
 def test_declarations_of_tools_are_nested_as_chats_have_them():
   score, asked = turns_cases.recorded()
   flat = dict(type="function", name="add", parameters={}, strict=True)
-  turns.score_turns(score, [turns.conversation(PROMPT, COMPLETION, [flat])])
+  turn_rewards.score_turns(
+    score, [turn_rewards.conversation(PROMPT, COMPLETION, [flat])]
+  )
   assert asked[0].tools == turns_cases.TOOLS
 
 
 def test_tokens_alone_are_a_conversation_too():
   ids, mask = turns_cases.tokens()
-  out = turns.decoded(
+  out = turn_rewards.decoded(
     PROMPT, ids, mask, turns_cases.DECODE, between=turns_cases.BETWEEN
   )
   assert out.messages[2:] == (
@@ -164,20 +172,20 @@ def test_tokens_alone_are_a_conversation_too():
   encode = turns_cases.scored.TOKENIZER.encode
   hint, text = encode("HINT"), encode("hm</think>7")
   mask = [0] * len(hint) + [1] * len(text)
-  out = turns.decoded("?", hint + text, mask, turns_cases.DECODE)
+  out = turn_rewards.decoded("?", hint + text, mask, turns_cases.DECODE)
   assert [x["content"] for x in out.messages] == [
     "?",
     "HINT",
     "<think>hm</think>7",
   ]
   with pytest.raises(errors.InputError, match="a mask of 1 places for"):
-    turns.decoded(PROMPT, ids, [1], turns_cases.DECODE)
+    turn_rewards.decoded(PROMPT, ids, [1], turns_cases.DECODE)
 
 
 def test_a_turns_reward_is_on_the_last_of_its_own_tokens():
   scores = schema.StepScores((0.75, 0.25), judged=(True, True))
   mask = [0, 1, 1, 0, 0, 1, 1, 1, 0]
-  scored = turns.placed(scores, turns.run_lengths(mask))
+  scored = turn_rewards.placed(scores, turn_rewards.run_lengths(mask))
   row = scoring.token_rewards(scored)
   assert row == [0, 0.75, 0, 0, 0.25]
   assert placement.align([row], [mask])[0].tolist() == [
@@ -186,20 +194,25 @@ def test_a_turns_reward_is_on_the_last_of_its_own_tokens():
   delta = scoring.token_rewards(scored, scoring.delta)
   assert delta == [0, 0.5, 0, 0, 0.25]
   # Each token has the sum of its turn's and later ones.
-  assert credit.token_advantages(scored, [0.5, 0.25]) == [0.75] * 2 + [0.25] * 3
+  assert (
+    token_credit.token_advantages(scored, [0.5, 0.25])
+    == [0.75] * 2 + [0.25] * 3
+  )
   # Kept from training.
-  assert scoring.token_rewards(turns.placed(scores, [])) == []
+  assert scoring.token_rewards(turn_rewards.placed(scores, [])) == []
   with pytest.raises(
     errors.InputError, match="1 runs of own tokens for 2 turns"
   ):
-    turns.placed(scores, turns.run_lengths([0, 1, 1, 1]))
+    turn_rewards.placed(scores, turn_rewards.run_lengths([0, 1, 1, 1]))
 
 
 def test_a_turn_is_compared_with_the_same_turn_of_the_others():
   rows = [(0.5, 0.5), (1.0,), (0.0, 1.0)]
   lengths = [(2, 1), (1,), (1, 2)]
-  group = [turns.placed(schema.StepScores(x), y) for x, y in zip(rows, lengths)]
-  out = credit.to_go_advantages(group, rewards=scoring.judged)
+  group = [
+    turn_rewards.placed(schema.StepScores(x), y) for x, y in zip(rows, lengths)
+  ]
+  out = token_credit.to_go_advantages(group, rewards=scoring.judged)
   # Returns to go are (1, .5), (1) and (1, 1).
   assert out == [[0.0, 0.0, -0.5], [0.0], [0.0, 0.5, 0.5]]
 
@@ -207,8 +220,10 @@ def test_a_turn_is_compared_with_the_same_turn_of_the_others():
 @pytest.mark.parametrize("more", [(), (0.25,), (0.75, 1.0)])
 def test_a_turn_has_no_advantage_of_the_turns_that_follow(more):
   rows = [(0.75, 0.5), (0.25, 0.25, *more)]
-  group = [turns.placed(schema.StepScores(x), [1] * len(x)) for x in rows]
-  out = credit.to_go_advantages(group)
+  group = [
+    turn_rewards.placed(schema.StepScores(x), [1] * len(x)) for x in rows
+  ]
+  out = token_credit.to_go_advantages(group)
   assert out == [[0.5, 0.25], [-0.5, -0.25, *more]]
 
 
@@ -221,8 +236,8 @@ def test_a_turn_that_is_not_judged_has_no_advantage_and_is_no_comparison(
     schema.StepScores((0.25, 0.0), judged=(True, False)),
     schema.StepScores((0.0, 0.0), judged=(False, False)),
   ]
-  group = [turns.placed(x, [1, 1]) for x in rows]
-  first, second, third = credit.to_go_advantages(group, rewards=rewards)
+  group = [turn_rewards.placed(x, [1, 1]) for x in rows]
+  first, second, third = token_credit.to_go_advantages(group, rewards=rewards)
   assert third == [0, 0] and second[1] == 0
   # It is compared with nobody at its second turn.
   assert first[1] == 0.5 and first[0] == -second[0] > 0
@@ -234,12 +249,12 @@ def test_the_log_says_how_many_turns_come_before_the_first_error():
     schema.StepScores(()),
     schema.StepScores((1.0,)),
   ]
-  assert turns.metrics(rows) == pytest.approx(
+  assert turn_rewards.metrics(rows) == pytest.approx(
     dict(
       turn_mean=0.75, turn_min=0.625, unjudged=1 / 6, first_error=1, num_turns=2
     )
   )
-  assert set(turns.metrics([]).values()) == {0.0}
+  assert set(turn_rewards.metrics([]).values()) == {0.0}
 
 
 def test_trl_gets_an_aggregate_of_turns_and_logs_them():

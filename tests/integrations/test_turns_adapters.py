@@ -15,11 +15,11 @@ import turns_cases
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.integrations import chats
-from prm_jax.integrations import credit
 from prm_jax.integrations import nemo_gym
 from prm_jax.integrations import prime_rl
 from prm_jax.integrations import skyrl
 from prm_jax.integrations import slime
+from prm_jax.integrations import token_credit
 from prm_jax.integrations import tunix
 from prm_jax.integrations import verifiers
 
@@ -107,9 +107,9 @@ def test_prime_rl_gets_an_advantage_of_each_sampled_token_of_a_trace():
   # All turns are equal, so only the outcomes differ.
   assert rows == [[0.5] * 8, [-0.5] * 8]
   rows = prime_rl.turn_advantages(
-    traces, score=turns_cases.score, advantages=credit.process_advantages
+    traces, score=turns_cases.score, advantages=token_credit.process_advantages
   )
-  (z,) = credit.normalised([[0.75, 0.25, 1.0]])
+  (z,) = token_credit.normalised([[0.75, 0.25, 1.0]])
   sums = [sum(z), z[1] + z[2], z[2], z[2]]
   expected = np.repeat(sums, [3, 2, 1, 2]) + 0.5
   np.testing.assert_allclose(rows[0], expected, atol=1e-9)

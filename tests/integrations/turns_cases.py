@@ -5,7 +5,7 @@ import re
 import scored
 
 from prm_jax import schema
-from prm_jax.integrations import turns
+from prm_jax.integrations import turn_rewards
 
 DECODE = scored.DECODE
 PROMPT = [
@@ -56,7 +56,7 @@ def recorded():
 score = recorded()[0]
 # What a template writes around what isn't the policy's.
 _OPEN, _CLOSE = "user\n", "\nassistant\n"
-BETWEEN = turns.between(_OPEN, _CLOSE)
+BETWEEN = turn_rewards.between(_OPEN, _CLOSE)
 
 
 def tokens():

@@ -19,9 +19,9 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data.formats import jsonl
 from prm_jax.jobs import journal
 from prm_jax.jobs import shards
+from prm_jax.records import jsonl
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import preemption
 

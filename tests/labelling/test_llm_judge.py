@@ -16,13 +16,13 @@ import small_config
 import prm_jax
 from prm_jax import errors as errors_lib
 from prm_jax import schema
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.inference import sampler
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import llm_judge
 from prm_jax.models import transformer
+from prm_jax.policy import sampler
 from prm_jax.testbed import arithmetic
 from prm_jax.testbed import judge as testbed_judge
+from prm_jax.text import tokenizer as tokenizer_lib
 
 CRITIC = judge_prompts.PROCESSBENCH
 STEPS = ("a", "b", "c")

@@ -12,10 +12,10 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import encoding
-from prm_jax.data import messages
 from prm_jax.labelling import monte_carlo
 from prm_jax.testbed import arithmetic
+from prm_jax.text import encoding
+from prm_jax.text import messages
 
 PROBLEM = "Ann dials 2 up 1 times 4 back 3 ."
 

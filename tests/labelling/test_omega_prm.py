@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.data import encoding
-from prm_jax.data import tokenizer
-from prm_jax.data.formats import math_aps_tree
+from prm_jax.datasets.formats import math_aps_tree
 from prm_jax.labelling import monte_carlo
 from prm_jax.labelling import omega_prm
 from prm_jax.labelling import omega_tree
 from prm_jax.labelling.prefix_rollouts import Rollout
 from prm_jax.testbed import arithmetic
+from prm_jax.text import encoding
+from prm_jax.text import tokenizer
 
 TASK = arithmetic.Task(min_turns=4, max_turns=8)
 

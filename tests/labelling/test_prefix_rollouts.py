@@ -3,8 +3,8 @@
 import itertools
 
 from prm_jax import schema
-from prm_jax.data import messages
 from prm_jax.labelling import prefix_rollouts
+from prm_jax.text import messages
 
 
 def test_equal_prefixes_have_one_id_whoever_asks():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from prm_jax.models import attention
-from prm_jax.models import config as model_config
 from prm_jax.models import layers
+from prm_jax.models import model_config as model_config
 
 
 def _normal(seed, *shape):

@@ -12,15 +12,15 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import encoding
-from prm_jax.data import packing
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.inference import sampler
-from prm_jax.inference import scorer
-from prm_jax.models import config as model_config
 from prm_jax.models import layers
 from prm_jax.models import lora
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
+from prm_jax.policy import sampler
+from prm_jax.rows import packing
+from prm_jax.scoring import scorer
+from prm_jax.text import encoding
+from prm_jax.text import tokenizer as tokenizer_lib
 
 TOKENIZER = tokenizer_lib.Bytes()
 PLAIN = model_config.ModelConfig(

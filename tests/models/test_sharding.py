@@ -16,7 +16,7 @@ import pytest
 from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax.models import blockwise_attention
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import sharding
 from prm_jax.training import prm
 from prm_jax.training import programs

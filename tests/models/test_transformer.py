@@ -13,10 +13,10 @@ import pytest
 
 from prm_jax import batch as batch_lib
 from prm_jax import errors
-from prm_jax.data import encoding
-from prm_jax.data import packing
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
+from prm_jax.rows import packing
+from prm_jax.text import encoding
 from prm_jax.training import losses
 
 PLAIN = model_config.ModelConfig(

@@ -20,7 +20,7 @@ import pytest
 from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax.models import attention
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import sharding
 from prm_jax.models import splash_attention
 from prm_jax.models import transformer

@@ -2,11 +2,11 @@
 
 import flat_config
 
-from prm_jax.data import encoding
 from prm_jax.plan import collectives
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import runs
 from prm_jax.plan import topologies
+from prm_jax.text import encoding
 from prm_jax.training import loop
 from prm_jax.training import optimizer
 

@@ -8,13 +8,13 @@ import importlib.util
 
 import pytest
 
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import sharding
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import runs
 from prm_jax.plan import topologies
 from prm_jax.runtime import verbs
-from prm_jax.training import run_config
+from prm_jax.training import train_run_config
 
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 CONFIG = "experiments/prm800k_qwen2_5_math_7b.py"
@@ -31,8 +31,8 @@ tpu, cuda = _needs("libtpu"), _needs("jax_cuda12_plugin")
 
 def _run(*overrides):
   fields = ["model.num_layers=2", *overrides]
-  config = run_config.supervised(verbs.Config(CONFIG, fields))
-  return run_config.from_config(config)
+  config = train_run_config.supervised(verbs.Config(CONFIG, fields))
+  return train_run_config.from_config(config)
 
 
 def _plan(topology, *overrides):

@@ -9,10 +9,10 @@ import plan_tiny
 import pytest
 
 from prm_jax import errors
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import sharding
 from prm_jax.plan import compile as plan_compile
-from prm_jax.plan import tables as plan_tables
+from prm_jax.plan import plan_tables as plan_tables
 from prm_jax.plan import topologies
 from prm_jax.training import trainable
 

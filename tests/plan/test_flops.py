@@ -8,7 +8,7 @@ from jax.sharding import PartitionSpec as P
 import pytest
 
 from prm_jax import batch as batch_lib
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import sharding
 from prm_jax.plan import flops
 from prm_jax.training import optimizer

@@ -10,7 +10,7 @@ import prm_jax
 from prm_jax.cli import main
 from prm_jax.plan import collectives
 from prm_jax.plan import compile as plan_compile
-from prm_jax.plan import tables
+from prm_jax.plan import plan_tables
 from prm_jax.plan import topologies
 from prm_jax.runtime import verbs
 
@@ -51,8 +51,8 @@ def test_a_plan_is_that_of_the_command_with_what_is_changed(tmp_path, capsys):
   words += [f"--output={output}", "--config.packing.batch_size=32"]
   assert main.main(["plan", *words]) == 0
   saved = json.loads(output.read_text())
-  assert saved == json.loads(json.dumps(tables.record(planned)))
-  assert capsys.readouterr().out == f"{tables.table(planned)}\n"
+  assert saved == json.loads(json.dumps(plan_tables.record(planned)))
+  assert capsys.readouterr().out == f"{plan_tables.table(planned)}\n"
 
 
 @pytest.mark.parametrize("suggests", [True, False])

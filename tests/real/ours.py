@@ -9,8 +9,8 @@ import sys
 
 import numpy as np
 
-from prm_jax.inference import log_likelihood
-from prm_jax.inference import sampler
+from prm_jax.policy import log_likelihood
+from prm_jax.policy import sampler
 
 
 def main(folder: str, path: str, dtype: str) -> None:

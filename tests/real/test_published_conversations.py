@@ -8,8 +8,8 @@ import conversation_ids
 import published
 import pytest
 
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import import_policy
+from prm_jax.text import tokenizer as tokenizer_lib
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.real_weights

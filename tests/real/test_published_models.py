@@ -11,12 +11,12 @@ import published
 import pytest
 
 from prm_jax.checkpoints import model_json
-from prm_jax.data import encoding
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.data.formats import jsonl
 from prm_jax.huggingface import rounding
 from prm_jax.huggingface import verify_ids
-from prm_jax.inference import codecs
+from prm_jax.policy import codecs
+from prm_jax.records import jsonl
+from prm_jax.text import encoding
+from prm_jax.text import tokenizer as tokenizer_lib
 
 pytestmark = [
   pytest.mark.real_weights,

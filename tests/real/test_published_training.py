@@ -20,8 +20,8 @@ import pytest
 import prm_jax
 from prm_jax import schema
 from prm_jax.checkpoints import integrity
-from prm_jax.data.formats import jsonl
 from prm_jax.huggingface import rounding
+from prm_jax.records import jsonl
 from prm_jax.runtime import checked_lines
 
 pytestmark = [pytest.mark.real_weights, pytest.mark.timeout(900)]

@@ -9,7 +9,7 @@ from page_reader import Reader
 from page_reader import row
 import pytest
 
-from prm_jax.reports import demo as demo_report
+from prm_jax.reports import demo_page
 from prm_jax.reports import html as pages
 from prm_jax.reports import solution_cards
 
@@ -98,7 +98,7 @@ def made_up(text="x"):
 
 
 def test_the_page_loads_nothing_from_anywhere():
-  page = demo_report.render(*made_up())
+  page = demo_page.render(*made_up())
   assert not re.search(r"https?:|//|@import|url\(", page)
   reader = Reader(page)
   names = set(
@@ -112,7 +112,7 @@ def test_text_from_data_never_becomes_markup():
   # Of one length, since the picture's names are cut at a length.
   word = "harmless".ljust(len(HOSTILE), "!")
   harmless, hostile = (
-    Reader(demo_report.render(*made_up(text))) for text in (word, HOSTILE)
+    Reader(demo_page.render(*made_up(text))) for text in (word, HOSTILE)
   )
   assert hostile.tags == harmless.tags
   assert hostile.text.count(HOSTILE) == harmless.text.count(word) > 20
@@ -120,7 +120,7 @@ def test_text_from_data_never_becomes_markup():
 
 def test_every_number_of_the_curves_is_in_the_table():
   results, *others = made_up()
-  page = demo_report.render(results, *others)
+  page = demo_page.render(results, *others)
   names = {"prm": "PRM", "orm": "ORM", "oracle": "Oracle (pass@N)", "x": "x"}
   for key, name in names.items():
     pairs = zip(results["accuracy"][key], results["interval"][key])
@@ -133,7 +133,7 @@ def test_every_number_of_the_curves_is_in_the_table():
 
 
 def test_differences_false_positives_metrics_and_times_are_on_the_page():
-  page = demo_report.render(*made_up())
+  page = demo_page.render(*made_up())
   assert row(page, "PRM − ORM, N = 4")[1:3] == ["+14.0", "+9.0 to +19.0"]
   assert row(page, "x at N = 256 − PRM at N = 64")[1:4] == [
     "−10.0",
@@ -149,30 +149,30 @@ def test_differences_false_positives_metrics_and_times_are_on_the_page():
 
 
 def test_a_plot_says_of_how_many_steps_a_bin_is_and_the_table_of_all():
-  page = demo_report.render(*made_up())
+  page = demo_page.render(*made_up())
   assert ["PRM", "0.996", "0.012", "50"] in Reader(page).rows
   assert "PRM, mean score 0.100, right 20.0 %, 30 steps" in page
 
 
 def test_a_results_file_with_curves_alone_still_makes_a_page():
   results = {k: made_up_results()[k] for k in ("n", "accuracy")}
-  page = demo_report.render(results, [], {}, {})
+  page = demo_page.render(results, [], {}, {})
   assert "whose interval was not measured" in page
   assert "nan" not in page and "None" not in page
 
 
 def test_control_characters_and_surrogates_do_not_break_the_file(tmp_path):
   text = "a\0b\x1b\ud800\u202e"
-  page = demo_report.render(*made_up(text))
+  page = demo_page.render(*made_up(text))
   assert "a␀b␛\\ud800" in page
   pages.write(tmp_path / "report.html", page)
   assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
-  ElementTree.fromstring(demo_report.figure(made_up_results(text)))
+  ElementTree.fromstring(demo_page.figure(made_up_results(text)))
 
 
 def test_a_failed_write_leaves_the_old_page_as_it_was(tmp_path):
   path = tmp_path / "report.html"
-  pages.write(path, demo_report.render(*made_up()))
+  pages.write(path, demo_page.render(*made_up()))
   before = path.read_bytes()
   with pytest.raises(UnicodeEncodeError):
     pages.write(path, "new\ud800")
@@ -192,7 +192,7 @@ def test_curves_of_unequal_lengths_are_refused(shorten):
   results, *others = copy.deepcopy(made_up())
   shorten(results)
   with pytest.raises(ValueError, match=r"shorter|longer"):
-    demo_report.render(results, *others)
+    demo_page.render(results, *others)
 
 
 # --- The sentences ----------------------------------------------------------
@@ -214,12 +214,12 @@ def test_the_prm_wins_only_where_the_paired_interval_is_above_0(
   results = made_up_results()
   pair = {"mean": mean, "low": low, "high": high}
   results["paired"][f"prm_minus_{other}_at_256"] = pair
-  text = demo_report.summary(results)
+  text = demo_page.summary(results)
   sentences = re.split(r"(?<=\.) (?=[A-Z])", text)
   assert len(sentences) == 2
   assert said in sentences[place]
   assert "ahead" in sentences[1 - place]
-  page = Reader(demo_report.render(results, *made_up()[1:])).text
+  page = Reader(demo_page.render(results, *made_up()[1:])).text
   assert text in page.replace("\xa0", " ")
 
 
@@ -227,9 +227,9 @@ def test_the_summary_tells_of_a_fall_beyond_the_interval_and_of_no_other():
   results = made_up_results()
   ending = "not always help the PRM, which was at 96.3 % with 32"
   results["interval"]["prm"][-1] = [0.9, 0.962]
-  assert ending in demo_report.summary(results)
+  assert ending in demo_page.summary(results)
   results["interval"]["prm"][-1] = [0.9, 0.964]
-  assert "always" not in demo_report.summary(results)
+  assert "always" not in demo_page.summary(results)
 
 
 def test_the_comment_compares_first_doubt_and_first_error():
@@ -279,7 +279,7 @@ def test_slips_are_marked_up_to_the_first_error(labels, scores, slips):
     "labels": labels,
     "step_scores": {"prm": scores},
   }
-  page = demo_report.render(results, showcase[:1], *others)
+  page = demo_page.render(results, showcase[:1], *others)
   assert re.findall("<small>(missed|false alarm)</small>", page) == slips
   marks = {0: "✗", 1: "✓", None: "–"}
   for i in range(3):
@@ -297,7 +297,7 @@ def test_a_step_that_isnt_judged_is_never_shown_as_a_judged_one():
     "step_scores": {"prm": scores, "orm": [0.4, 0.3, 0.2]},
     "judged": {"prm": [True, True, False], "orm": [False, False, True]},
   }
-  page = demo_report.render(results, [shown], *others)
+  page = demo_page.render(results, [shown], *others)
   card = page[page.index("<article>") :]
   rows = re.findall(r'<tr class="step".*?</tr>', card, re.DOTALL)
   assert ["not judged<" in r for r in rows] == [False, False, True]
@@ -320,7 +320,7 @@ def test_the_page_says_which_steps_calibration_counts_and_leaves_out():
   results, *others = made_up()
   counts = dict(counted=50, not_judged=7, after_error=11)
   results["calibration_steps"] = {"prm": counts}
-  page = demo_report.render(results, *others)
+  page = demo_page.render(results, *others)
   assert ["PRM", "0.996", "0.012", "50", "7", "11"] in Reader(page).rows
   heads = ["steps", "left out: not judged", "after a wrong step"]
   assert row(page, "step scores")[-3:] == heads
@@ -333,7 +333,7 @@ def test_the_page_says_which_steps_calibration_counts_and_leaves_out():
 
 def drawn(results):
   """Returns {curve's name: (points of the line, place of the name)}."""
-  root = ElementTree.fromstring(demo_report.figure(results))
+  root = ElementTree.fromstring(demo_page.figure(results))
   curves = {}
   for group in root.findall(f"{SVG}g"):
     words = group.findall(f"{SVG}text")
@@ -364,7 +364,7 @@ def test_the_picture_has_every_curve_on_a_log2_axis():
 
 def test_no_two_curves_differ_by_colour_alone():
   results = made_up_results()
-  root = ElementTree.fromstring(demo_report.figure(results))
+  root = ElementTree.fromstring(demo_page.figure(results))
   groups = [
     g for g in root.findall(f"{SVG}g") if g.find(f"{SVG}text/*") is not None
   ]
@@ -393,7 +393,7 @@ def test_names_beside_the_curves_never_overlap_nor_leave_the_picture():
 @pytest.mark.parametrize("value", [0.0, 0.03, 0.5, 0.97, 1.0])
 def test_the_axis_of_accuracy_ends_at_100_percent_and_never_passes_0(value):
   accuracy = {k: [value] * len(N) for k in ("prm", "orm", "majority")}
-  picture = demo_report.figure({"n": N, "accuracy": accuracy})
+  picture = demo_page.figure({"n": N, "accuracy": accuracy})
   texts = [t.text for t in ElementTree.fromstring(picture).iter(f"{SVG}text")]
   # The words of both axes come first, then the ticks of y, then those of x.
   ticks = [int(t) for t in texts[2 : texts.index("1")]]
@@ -410,7 +410,7 @@ def test_one_value_of_n_makes_a_picture_too():
 
 
 def test_colours_of_text_stand_out_from_the_paper_in_both_modes():
-  style = ElementTree.fromstring(demo_report.figure(made_up_results()))
+  style = ElementTree.fromstring(demo_page.figure(made_up_results()))
   light, dark = style.find(f"{SVG}style").text.split("@media")
 
   def luminance(colour):
@@ -435,7 +435,7 @@ def test_a_long_loss_curve_is_averaged_and_says_so():
   results, showcase, reliability, details = made_up()
   pairs = [[i, 1.0 + i % 2] for i in range(1, 600)] + [[600, float("nan")]]
   details["train"] = {"policy": pairs}
-  page = demo_report.render(results, showcase, reliability, details)
+  page = demo_page.render(results, showcase, reliability, details)
   label = "update (means of 5 logged losses); 1 not finite, left out"
   assert label in page
   drawing = page[page.index('aria-label="Loss of each') :]
@@ -445,9 +445,9 @@ def test_a_long_loss_curve_is_averaged_and_says_so():
 
 def test_the_training_figure_names_every_curve_and_leaves_out_what_isnt_finite():
   train = dict(prm=[[10, 0.7], [20, float("nan")], [30, 0.1]], orm=[[10, 0.6]])
-  root = ElementTree.fromstring(demo_report.training_figure(train))
+  root = ElementTree.fromstring(demo_page.training_figure(train))
   shown = " ".join(x.text or "" for x in root.iter(f"{SVG}title"))
   assert "PRM, update 30: 0.100 nats" in shown
   assert "ORM, update 10: 0.600 nats" in shown
   assert "nan" not in shown and "update 20" not in shown
-  ElementTree.fromstring(demo_report.training_figure({}))
+  ElementTree.fromstring(demo_page.training_figure({}))

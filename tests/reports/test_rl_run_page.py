@@ -12,8 +12,8 @@ import pytest
 from prm_jax import errors
 from prm_jax.reports import html as pages
 from prm_jax.reports import rl_metrics
+from prm_jax.reports import rl_page
 from prm_jax.reports import rl_records
-from prm_jax.reports import rl_run
 from prm_jax.reports import solution_cards
 from prm_jax.rl import hacking_monitor
 from prm_jax.runtime import checked_lines
@@ -88,7 +88,7 @@ def pictures(page):
 
 
 def summary(curves, num=200, **fields):
-  return rl_run.summary(run(curves, **fields), num)
+  return rl_page.summary(run(curves, **fields), num)
 
 
 # --- The sentence -----------------------------------------------------------
@@ -99,7 +99,7 @@ def test_the_summary_names_the_parting_of_score_and_truth():
   assert "fell from 63.0 % to 23.0 %, after 7" in said
   assert "rose from 0.790 to 0.880" in said
   assert said.endswith("what the PRM likes and what is right have parted.")
-  page = rl_run.render(run(), [], details())
+  page = rl_page.render(run(), [], details())
   assert said in html.unescape(page).replace("\xa0", " ")
 
 
@@ -134,18 +134,18 @@ def test_a_change_is_chance_up_to_two_standard_errors():
 
 def test_without_evaluations_the_summary_is_of_the_samples():
   records = [r for r in run() if r["kind"] == "train"]
-  said = rl_run.summary(records)
+  said = rl_page.summary(records)
   assert "right answers of its samples fell" in said and "parted" in said
   del records[1:]
-  assert "nothing told how right answers changed" in rl_run.summary(records)
+  assert "nothing told how right answers changed" in rl_page.summary(records)
 
 
 def test_a_run_without_a_prm_or_a_verifier_has_a_sentence_of_the_rest():
   bare = [{k: v for k, v in r.items() if k != "prm_score"} for r in run()]
-  assert rl_run.summary(bare).endswith("at update 20.")
-  assert "PRM" not in rl_run.summary(bare)
+  assert rl_page.summary(bare).endswith("at update 20.")
+  assert "PRM" not in rl_page.summary(bare)
   blind = [dict(r, accuracy=None) for r in run()]
-  assert "the PRM's mean score of a step rose" in rl_run.summary(blind)
+  assert "the PRM's mean score of a step rose" in rl_page.summary(blind)
 
 
 # --- The page ---------------------------------------------------------------
@@ -153,9 +153,9 @@ def test_a_run_without_a_prm_or_a_verifier_has_a_sentence_of_the_rest():
 
 def test_the_same_records_make_the_same_bytes_and_nothing_is_loaded(tmp_path):
   args = run(), [sample(), sample(99)], details()
-  pages.write(tmp_path / "a.html", rl_run.render(*args))
+  pages.write(tmp_path / "a.html", rl_page.render(*args))
   page = (tmp_path / "a.html").read_bytes()
-  assert page.decode() == rl_run.render(*args)
+  assert page.decode() == rl_page.render(*args)
   assert not re.search(rb"https?:|//|@import|url\(|<script|<link|<img", page)
 
 
@@ -178,12 +178,12 @@ def test_every_metric_that_a_run_has_is_drawn_and_no_other():
     "prm_score",
     "heldout_prm",
   }
-  assert drawn(rl_run.render(run(), [], {})) == known & small
+  assert drawn(rl_page.render(run(), [], {})) == known & small
   more = dict.fromkeys(lacking, 0.5)
-  whole = rl_run.render(run(**more), [], {})
+  whole = rl_page.render(run(**more), [], {})
   assert drawn(whole) == small
   nothing = dict.fromkeys(lacking)
-  assert drawn(rl_run.render(run(**nothing), [], {})) == known & small
+  assert drawn(rl_page.render(run(**nothing), [], {})) == known & small
 
 
 def test_an_unknown_metric_leaves_neither_picture_nor_tile_nor_section():
@@ -192,7 +192,7 @@ def test_an_unknown_metric_leaves_neither_picture_nor_tile_nor_section():
     for r in run()
     if r["kind"] == "train"
   ]
-  page = rl_run.render(records, [], {})
+  page = rl_page.render(records, [], {})
   assert pictures(page) == ["tokens per solution"]
   for words in ('class="tiles"', "Held-out problems", "What is rewarded"):
     assert words not in page
@@ -202,7 +202,7 @@ def test_an_unknown_metric_leaves_neither_picture_nor_tile_nor_section():
 
 def test_a_metric_known_once_is_a_point_and_not_an_empty_picture():
   records = run(updates=1)
-  page = rl_run.render(records, [], {})
+  page = rl_page.render(records, [], {})
   small = re.findall(r'<svg class="small".*?</svg>', page, re.DOTALL)
   assert small
   assert all(len(re.findall("<title>", svg)) == 1 for svg in small)
@@ -210,7 +210,7 @@ def test_a_metric_known_once_is_a_point_and_not_an_empty_picture():
 
 def test_the_reward_picture_shows_truth_and_score_and_the_alarms():
   records = run(heldout_prm=0.5)
-  page = rl_run.render(records, [], details())
+  page = rl_page.render(records, [], details())
   title = "share, or mean score of a step, by update"
   assert pictures(page).count(title) == 2  # wide and narrow
   svg = page[page.index(f'aria-label="{title}"') :]
@@ -230,22 +230,22 @@ def test_the_reward_picture_shows_truth_and_score_and_the_alarms():
 )
 def test_the_alarm_that_ended_the_run_is_marked(action, said):
   monitor = dict(action=action, acts_on=["accuracy"])
-  page = rl_run.render(run(), [], details(monitor=monitor))
+  page = rl_page.render(run(), [], details(monitor=monitor))
   marks = re.findall("The run was stopped here|The run went back", page)
   assert len(marks) == said
 
 
 def test_a_run_too_short_for_the_monitor_says_so_and_a_calm_one_has_none():
-  short = rl_run.render(run(HEALTHY, updates=8), [], {})
+  short = rl_page.render(run(HEALTHY, updates=8), [], {})
   assert "first compares after 13 updates" in short
-  calm = Reader(rl_run.render(run(HEALTHY), [], {}))
+  calm = Reader(rl_page.render(run(HEALTHY), [], {}))
   assert calm.facts["None:"] == "no metric turned."
   assert "with the run's monitor config" in calm.text
 
 
 def test_seconds_and_counts_are_sums_over_the_updates():
   more = dict(left_out_verifier=2.0, skipped_updates=0.0)
-  page = rl_run.render(run(**more), [], {})
+  page = rl_page.render(run(**more), [], {})
   assert row(page, "rollout")[1:] == ["200.0", "2.000", "66.7 %"]
   facts = Reader(page).facts
   assert facts["left out verifier"] == "200"
@@ -256,9 +256,9 @@ def test_seconds_and_counts_are_sums_over_the_updates():
 
 def test_a_run_without_updates_or_with_a_wrong_monitor_is_refused():
   with pytest.raises(errors.InputError, match="holds no update"):
-    rl_run.render(run()[:1], [], {})
+    rl_page.render(run()[:1], [], {})
   with pytest.raises(errors.InputError, match=r"monitor\.action"):
-    rl_run.render(run(), [], details(monitor=dict(action="sing")))
+    rl_page.render(run(), [], details(monitor=dict(action="sing")))
 
 
 # --- Samples ----------------------------------------------------------------
@@ -266,16 +266,16 @@ def test_a_run_without_updates_or_with_a_wrong_monitor_is_refused():
 
 def test_samples_of_the_first_and_the_last_rollout_are_shown():
   given = [sample(k, id=f"{k}/{i}") for k in (0, 5, 9) for i in range(4)]
-  found = [s["id"] for s in rl_run.first_and_last(given)]
+  found = [s["id"] for s in rl_page.first_and_last(given)]
   assert found == ["0/0", "0/1", "0/2", "9/0", "9/1", "9/2"]
-  assert rl_run.first_and_last(given[:4]) == given[:3]
-  page = rl_run.render(run(), given, {})
+  assert rl_page.first_and_last(given[:4]) == given[:3]
+  page = rl_page.render(run(), given, {})
   # A state's rollout makes its next update.
   assert re.findall(r"Update (\d+) · ", page) == ["1"] * 3 + ["10"] * 3
 
 
 def test_a_sample_shows_each_step_with_its_score_and_whether_it_is_right():
-  page = rl_run.render(run(), [sample()], {})
+  page = rl_page.render(run(), [sample()], {})
   rows = re.findall(r'<tr class="step".*?</tr>', page, re.DOTALL)
   assert len(rows) == 2
   assert "0.900" in rows[0] and 'title="right"' in rows[0]
@@ -291,7 +291,7 @@ def test_a_sample_shows_each_step_with_its_score_and_whether_it_is_right():
   ],
 )
 def test_a_step_that_isnt_judged_is_shown_as_such(fields, grey):
-  page = rl_run.render(run(), [sample(prm=[0.25, 0.999], **fields)], {})
+  page = rl_page.render(run(), [sample(prm=[0.25, 0.999], **fields)], {})
   rows = re.findall(r'<tr class="step".*?</tr>', page, re.DOTALL)
   assert ["<small>not judged</small>" in r for r in rows] == grey
 
@@ -304,7 +304,7 @@ def test_a_step_that_isnt_judged_is_shown_as_such(fields, grey):
   ],
 )
 def test_scores_that_are_not_one_of_each_step_are_said_in_a_line(fields, said):
-  page = rl_run.render(run(), [sample(**fields)], {})
+  page = rl_page.render(run(), [sample(**fields)], {})
   assert f"of its own steps: {said}" in page
   assert "The PRM finds" not in page
 
@@ -319,14 +319,14 @@ def test_scores_that_are_not_one_of_each_step_are_said_in_a_line(fields, said):
   ],
 )
 def test_what_a_sample_lacks_is_left_out(fields, said):
-  page = rl_run.render(run(), [sample(**fields)], {})
+  page = rl_page.render(run(), [sample(**fields)], {})
   assert said in page and "None" not in page.partition("Samples, early")[2]
 
 
 def test_text_of_samples_never_becomes_markup():
   def tags(text):
     given = sample(id=text, problem=text, steps=[text, text])
-    page = rl_run.render(run(), [given], details(seed=text))
+    page = rl_page.render(run(), [given], details(seed=text))
     return re.findall(r"<[^>]*>", page), page
 
   harmless, _ = tags("harmless")

@@ -15,12 +15,12 @@ import prm_jax
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.cli import main
-from prm_jax.data.formats import jsonl
-from prm_jax.reports import search
+from prm_jax.records import jsonl
 from prm_jax.reports import search_page
+from prm_jax.reports import search_trees
 from prm_jax.search import bill as bill_lib
-from prm_jax.search import results as search_results
 from prm_jax.search import rules
+from prm_jax.search import search_results as search_results
 from prm_jax.search import solutions
 from prm_jax.search import tree as tree_lib
 
@@ -98,7 +98,7 @@ def nodes(page):
 @pytest.mark.parametrize("name", searches.RULES)
 def test_every_node_of_a_tree_is_there_once_below_its_parent(name):
   (result, _) = results = of_rule(searches.RULES[name])
-  page = search.render(results, most=1)
+  page = search_trees.render(results, most=1)
   tree = search_results.from_solution(result, "").tree
   assert {id_ for id_, *_ in nodes(page)} == {
     f"p0n{node.id}" for node in tree.nodes[1:]
@@ -117,7 +117,7 @@ def test_every_node_of_a_tree_is_there_once_below_its_parent(name):
 @pytest.mark.parametrize("name", searches.RULES)
 def test_the_path_to_the_chosen_node_alone_is_open_and_marked(name):
   (result, _) = results = of_rule(searches.RULES[name])
-  rows = nodes(search.render(results, most=1))
+  rows = nodes(search_trees.render(results, most=1))
   tree = search_results.from_solution(result, "").tree
   chosen = result.extra["answers"]["best"]["node"]
   path = {f"p0n{n}" for n in tree.ancestors(chosen)}
@@ -131,7 +131,7 @@ def test_the_path_to_the_chosen_node_alone_is_open_and_marked(name):
 @pytest.mark.parametrize("name", searches.RULES)
 def test_a_node_that_leads_to_no_candidate_is_marked(name):
   (result, _) = results = of_rule(searches.RULES[name])
-  rows = nodes(search.render(results, most=1))
+  rows = nodes(search_trees.render(results, most=1))
   tree = search_results.from_solution(result, "").tree
   leading = {a for c in tree.candidates for a in tree.ancestors(c)}
   for (_, css, _, line), (id_, *_) in zip(rows, rows, strict=True):
@@ -146,7 +146,9 @@ def test_a_node_that_leads_to_no_candidate_is_marked(name):
 
 def test_a_node_says_its_text_score_round_writer_tokens_and_why_it_stopped():
   spent = bill_lib.Spent(calls=1, sampled=3, read=1_005, read_once=4)
-  page = search.render([by_hand("x", depth=2, cost=spent, ahead=("later",))])
+  page = search_trees.render(
+    [by_hand("x", depth=2, cost=spent, ahead=("later",))]
+  )
   (line, *_) = [line for id_, *_, line in nodes(page) if id_ == "p0n3"]
   assert "0.250" in line and " x" in line
   text = Reader(page).text
@@ -157,7 +159,7 @@ def test_a_node_says_its_text_score_round_writer_tokens_and_why_it_stopped():
 
 
 def test_a_node_of_several_steps_shows_the_score_of_each():
-  page = search.render([by_hand("x", num_steps=3)])
+  page = search_trees.render([by_hand("x", num_steps=3)])
   assert nodes(page)[0][3].split().count("0.250") == 4
   assert nodes(page)[0][1] == ["path", "many"]
 
@@ -165,7 +167,7 @@ def test_a_node_of_several_steps_shows_the_score_of_each():
 def test_the_bill_tells_what_a_cache_saves_and_what_isnt_known():
   (result, _) = results = of_rule(searches.RULES["beam"])
   models = result.extra["bill"]["models"]
-  page = search.render(results, most=1)
+  page = search_trees.render(results, most=1)
   spent = models["scorer"]
   assert row(page, "the PRM")[1:] == [
     *(f"{spent[k]:,}" for k in ("calls", "sampled", "read", "read_once")),
@@ -175,7 +177,7 @@ def test_the_bill_tells_what_a_cache_saves_and_what_isnt_known():
   key = "FLOPs of all models, with caches"
   assert Reader(page).facts[key] == f"{flops:.4g}"
   unread = bill_lib.Spent(calls=1, sampled=3)
-  page = search.render([by_hand(cost=unread)])
+  page = search_trees.render([by_hand(cost=unread)])
   assert row(page, "policy")[1:] == ["2", "6", *["not known"] * 3]
   assert Reader(page).facts[key] == "not known"
 
@@ -184,16 +186,16 @@ def test_the_types_that_models_computed_in_are_shown_if_they_are_known():
   trees = searches.search(searches.RULES["beam"], searches.PROBLEMS[:1])
   types = dict(policy="float32", scorer="bfloat16")
   (result,) = solutions.results(trees, COSTS, compute_dtype=types)
-  shown = Reader(search.render([result])).facts["computed in"]
+  shown = Reader(search_trees.render([result])).facts["computed in"]
   assert shown == "policy float32, the PRM bfloat16"
   (unknown,) = solutions.results(trees, COSTS)
   assert unknown.extra["bill"]["compute_dtype"] == dict.fromkeys(types)
-  assert "computed in" not in Reader(search.render([unknown])).facts
+  assert "computed in" not in Reader(search_trees.render([unknown])).facts
 
 
 def test_answers_are_shown_by_each_way_to_choose_with_their_outcome():
   results = of_rule(rules.BestOfN(3))
-  page = search.render(results)
+  page = search_trees.render(results)
   known = results[0].extra["answers"]["majority"]
   shown = row(page, "Majority vote")
   assert shown[:3] == ["Majority vote", known["answer"], "✓ right"]
@@ -204,23 +206,23 @@ def test_answers_are_shown_by_each_way_to_choose_with_their_outcome():
 
 
 def test_a_search_without_a_candidate_opens_nothing():
-  page = search.render([by_hand(ended=(False, False))])
+  page = search_trees.render([by_hand(ended=(False, False))])
   assert not any(opened for _, _, opened, _ in nodes(page))
   assert row(page, "Best-scored")[1:4] == ["none", "✗ wrong", "no candidate"]
 
 
 def test_problems_beyond_the_most_are_in_the_table_and_said_to_have_no_tree():
   results = of_rule(rules.BestOfN(2))
-  page = search.render(results, most=1)
+  page = search_trees.render(results, most=1)
   assert "Only the first 1 of 2 problems" in page
   assert {id_[:2] for id_, *_ in nodes(page)} == {"p0"}
   assert row(page, results[1].id)
-  assert "Only the first" not in search.render(results, most=2)
+  assert "Only the first" not in search_trees.render(results, most=2)
 
 
 def test_text_never_becomes_markup_and_nothing_is_loaded():
   def tags(text):
-    page = search.render([by_hand(text, ahead=(text,))])
+    page = search_trees.render([by_hand(text, ahead=(text,))])
     return re.findall(r"<[^>]*>", page), page
 
   harmless, _ = tags("harmless")
@@ -235,7 +237,7 @@ def test_text_never_becomes_markup_and_nothing_is_loaded():
 
 
 def test_a_tree_deeper_than_pythons_stack_has_a_page():
-  page = search.render([by_hand(ended=(True,), depth=1_200, num_steps=0)])
+  page = search_trees.render([by_hand(ended=(True,), depth=1_200, num_steps=0)])
   assert page.count("<details id=") == page.count("</details>") == 1_200
 
 
@@ -261,11 +263,11 @@ def test_the_command_writes_the_page_of_the_file(written, capsys):
   words = [f"--input={path}", f"--output={page}"]
   assert main.main(["search", "page", *words]) == 0
   assert page.read_text() == prm_jax.SearchPage()(results)
-  assert command(path) == search.render(results)
+  assert command(path) == search_trees.render(results)
   out = capsys.readouterr().out
   assert out == f"{page}: the trees of 2 of 2 problems\n"
   one = command(path, problem=(results[1].id,))
-  assert one == search.render(results[1:])
+  assert one == search_trees.render(results[1:])
   with pytest.raises(errors.InputError, match=r"`problem=nobody`: no such"):
     command(path, problem=("nobody",))
 
@@ -317,7 +319,7 @@ def test_any_record_is_shown_or_refused_in_one_line():
   for _, changed in hostile_json.variants(json.loads(json.dumps(record))):
     if isinstance(changed, dict):
       try:
-        search.render([jsonl.solution_from_record(changed, "f:1")])
+        search_trees.render([jsonl.solution_from_record(changed, "f:1")])
       except errors.InputError as e:
         assert len(str(e).splitlines()) == 1 and len(str(e)) < 2_000
         refused += 1

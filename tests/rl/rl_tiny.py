@@ -10,20 +10,20 @@ import numpy as np
 
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.data import encoding
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.data.formats import jsonl
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
-from prm_jax.rl import config as rl_config
+from prm_jax.records import jsonl
 from prm_jax.rl import credit as credit_lib
 from prm_jax.rl import hacking_monitor
-from prm_jax.rl import losses
-from prm_jax.rl import problems as problems_lib
+from prm_jax.rl import policy_losses
 from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import rl_config as rl_config
+from prm_jax.rl import rl_run_config as rl_run_config
 from prm_jax.rl import rollout as rollout_lib
-from prm_jax.rl import run_config as rl_run_config
+from prm_jax.rl import tasks as problems_lib
 from prm_jax.testbed import arithmetic
+from prm_jax.text import encoding
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import batches
 from prm_jax.training import loop
 from prm_jax.training import optimizer
@@ -131,7 +131,7 @@ def config(
     rollout=rollout_lib.RolloutConfig(**sizes | (rollout or {})),
     rewards=rewards_lib.RewardConfig(**rewards or dict(exact=1.0)),
     credit=credit_lib.CreditConfig(**credit or {}),
-    loss=losses.LossConfig(**loss or {}),
+    loss=policy_losses.LossConfig(**loss or {}),
     packing=batches.PackingConfig(
       fields.pop("rows", 4),
       fields.pop("sequence_length", 64),

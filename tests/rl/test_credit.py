@@ -11,8 +11,8 @@ from prm_jax.rl import advantages
 from prm_jax.rl import baselines
 from prm_jax.rl import credit
 from prm_jax.rl import hacking_monitor
-from prm_jax.rl import metrics
-from prm_jax.rl import run
+from prm_jax.rl import rl_run
+from prm_jax.rl import rollout_metrics
 
 N, SAMPLES, K, S = 6, 3, 4, 9
 # More than any of them has.
@@ -252,7 +252,7 @@ def test_what_is_to_come_has_no_values_in_it():
   known = dataclasses.replace(r, values=values.astype(np.float32))
   found, mask = _assign(known, config), r.token_mask
   by_its_own, by_rewards = (
-    metrics.explained_variance(values[mask], x[mask])
+    rollout_metrics.explained_variance(values[mask], x[mask])
     for x in (found.returns, found.to_come)
   )
   assert by_its_own > 0 > by_rewards
@@ -355,13 +355,15 @@ def test_a_rollout_without_any_advantage_is_counted_in_every_form(
     penalty=np.zeros((N, S), np.float32),
   )
   found = _assign(rewards, credit.CreditConfig(**form))
-  assert metrics.zero_advantages(rewards, found) == expected
+  assert rollout_metrics.zero_advantages(rewards, found) == expected
   nothing = dataclasses.replace(rewards, counts=np.zeros(N, bool))
-  assert metrics.zero_advantages(nothing, found) == 0  # counted as left out
+  assert (
+    rollout_metrics.zero_advantages(nothing, found) == 0
+  )  # counted as left out
 
 
 def test_a_run_says_once_that_a_rollout_teaches_nothing(caplog):
-  watch = run.watch(hacking_monitor.MonitorConfig(), "rl")
+  watch = rl_run.watch(hacking_monitor.MonitorConfig(), "rl")
   record = dict(kind="train", step=1)
   for zero in (0.0, 1.0, 1.0):
     watch([dict(record, zero_advantages=zero)])

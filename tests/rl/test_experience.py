@@ -6,7 +6,7 @@ import numpy as np
 import rl_tiny
 
 from prm_jax import schema
-from prm_jax.inference import sampler
+from prm_jax.policy import sampler
 from prm_jax.rl import baselines
 from prm_jax.rl import credit
 from prm_jax.rl import experience

@@ -11,10 +11,10 @@ import pytest
 import rl_tiny
 
 from prm_jax import errors
-from prm_jax.inference import sampler
+from prm_jax.policy import sampler
 from prm_jax.rl import advantages
 from prm_jax.rl import credit
-from prm_jax.rl import losses
+from prm_jax.rl import policy_losses
 from prm_jax.rl import recipes
 from prm_jax.rl import rewards
 from prm_jax.rl import rows
@@ -358,11 +358,11 @@ def test_the_objective_of_a_recipe_is_the_papers(name):
     max_tokens=MAX_TOKENS,
   )
   given = [np.asarray(x, np.float32) for x in (new, old, a)]
-  total, _, _ = losses.POLICY_LOSSES[config.kind].sums(
+  total, _, _ = policy_losses.POLICY_LOSSES[config.kind].sums(
     jnp.asarray(given[0]), *given[1:], weights, config
   )
   if config.kl_placement == "loss":
-    distance = losses.kl(
+    distance = policy_losses.kl(
       given[0],
       reference.astype(np.float32),
       weights,

@@ -21,9 +21,9 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import saves
 from prm_jax.rl import experience
-from prm_jax.rl import problems as problems_lib
 from prm_jax.rl import reward_record
-from prm_jax.rl import run as rl_run
+from prm_jax.rl import rl_run as rl_run
+from prm_jax.rl import tasks as problems_lib
 from prm_jax.runtime import files
 
 pytestmark = pytest.mark.usefixtures("one_device", "equal_programs")

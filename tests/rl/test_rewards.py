@@ -9,12 +9,12 @@ import pytest
 import rl_tiny
 
 from prm_jax import schema
-from prm_jax.data import encoding
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.inference import codecs
-from prm_jax.inference import sampler
+from prm_jax.policy import codecs
+from prm_jax.policy import sampler
 from prm_jax.rl import rewards
 from prm_jax.testbed import arithmetic
+from prm_jax.text import encoding
+from prm_jax.text import tokenizer as tokenizer_lib
 
 BYTES = tokenizer_lib.Bytes()
 CODEC = codecs.SeparatorCodec(BYTES)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from prm_jax import schema
-from prm_jax.rl import metrics
 from prm_jax.rl import rewards
+from prm_jax.rl import rollout_metrics
 from prm_jax.testbed import arithmetic
 
 PROBLEM = "Ann dials 3 up 4 times 2 ."
@@ -32,13 +32,15 @@ def test_a_solution_with_all_steps_correct_has_the_right_answer_too():
   outputs = _outputs(LINES, unfinished, lucky, ())
   assert outputs.exact[1] == [1.0]  # nothing in it is wrong
   assert outputs.right == [True, False, True, False]
-  assert metrics.all_steps_correct(outputs) == 1 / 4
+  assert rollout_metrics.all_steps_correct(outputs) == 1 / 4
 
 
 def test_values_that_are_the_returns_explain_their_variance():
   returns = np.array([0.0, 1.0, 2.0])
-  assert metrics.explained_variance(returns, returns) == 1
-  assert metrics.explained_variance(returns + 5, returns) == 1
-  assert metrics.explained_variance(np.zeros(3), returns) == 0
-  assert metrics.explained_variance(-returns, returns) == pytest.approx(-3)
-  assert np.isnan(metrics.explained_variance(returns, np.ones(3)))
+  assert rollout_metrics.explained_variance(returns, returns) == 1
+  assert rollout_metrics.explained_variance(returns + 5, returns) == 1
+  assert rollout_metrics.explained_variance(np.zeros(3), returns) == 0
+  assert rollout_metrics.explained_variance(-returns, returns) == pytest.approx(
+    -3
+  )
+  assert np.isnan(rollout_metrics.explained_variance(returns, np.ones(3)))

@@ -11,17 +11,17 @@ import pytest
 import rl_tiny
 
 from prm_jax import schema
-from prm_jax.data import packing
-from prm_jax.inference import codecs
-from prm_jax.inference import engine as engine_lib
-from prm_jax.inference import sampler
 from prm_jax.models import sharding
 from prm_jax.models import transformer
-from prm_jax.rl import losses as policy_losses
+from prm_jax.policy import codecs
+from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import sampler
+from prm_jax.rl import policy_losses as policy_losses
+from prm_jax.rl import rl_run as rl_run
 from prm_jax.rl import rollout as rollout_lib
 from prm_jax.rl import rows as rows_lib
-from prm_jax.rl import run as rl_run
 from prm_jax.rl import updates
+from prm_jax.rows import packing
 from prm_jax.training import skip_updates
 
 

@@ -19,22 +19,22 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
-from prm_jax.data import policy_templates
-from prm_jax.data import segmenters
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import origin_digests
-from prm_jax.inference import sampler
+from prm_jax.policy import sampler
 from prm_jax.rl import credit
 from prm_jax.rl import experience
 from prm_jax.rl import hacking_monitor
-from prm_jax.rl import problems as problems_lib
-from prm_jax.rl import run as rl_run
-from prm_jax.rl import run_config as rl_run_config
-from prm_jax.rl import samples as samples_lib
+from prm_jax.rl import rl_run as rl_run
+from prm_jax.rl import rl_run_config as rl_run_config
+from prm_jax.rl import sample_files as samples_lib
+from prm_jax.rl import tasks as problems_lib
 from prm_jax.rl import updates
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import files
+from prm_jax.text import policy_templates
+from prm_jax.text import segmenters
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import programs
 from prm_jax.training import warm_start
 

@@ -10,7 +10,7 @@ import rl_tiny
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.inference import sampler
+from prm_jax.policy import sampler
 from prm_jax.rl import rollout
 from prm_jax.rl import rows
 

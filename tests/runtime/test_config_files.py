@@ -11,17 +11,17 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import trainer
-from prm_jax.data import sources as sources_lib
 from prm_jax.demo import default_config
-from prm_jax.demo import run as demo_run
-from prm_jax.demo import run_config as demo_run_config
+from prm_jax.demo import demo_run as demo_run
+from prm_jax.demo import demo_run_config as demo_run_config
 from prm_jax.grading import pool
-from prm_jax.rl import problems as problems_lib
-from prm_jax.rl import run_config as rl_run_config
+from prm_jax.records import sources as sources_lib
+from prm_jax.rl import rl_run_config as rl_run_config
+from prm_jax.rl import tasks as problems_lib
 from prm_jax.runtime import config_files
 from prm_jax.runtime import verbs
 from prm_jax.training import programs
-from prm_jax.training import run_config
+from prm_jax.training import train_run_config
 
 EXPERIMENTS = sorted(
   path
@@ -312,7 +312,9 @@ def test_a_field_that_the_dataclass_lacks_may_have_a_type_too():
 # --- Optional fields --------------------------------------------------------
 
 # Each kind of run, and the demo: a config of its own, and its form.
-RUNS = dict.fromkeys(programs.SUPERVISED, ("prm800k_small.py", run_config.form))
+RUNS = dict.fromkeys(
+  programs.SUPERVISED, ("prm800k_small.py", train_run_config.form)
+)
 RUNS |= {"rl": ("rl_arithmetic.py", rl_run_config.form)}
 RUNS |= {
   "demo": (default_config.__file__, lambda config: demo_run_config.form())
@@ -436,9 +438,9 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
     sizes = ("d_model", "num_layers", "num_heads", "num_kv_heads", "d_ff")
     with config.unlocked():
       config.model.update({**dict.fromkeys(sizes, 8), "head_dim": 8})
-  run = run_config.from_config(config)
+  run = train_run_config.from_config(config)
   assert run.fit.best_metric is None or run.fit.eval_every
-  sources = run_config.sources_of(config.data)
+  sources = train_run_config.sources_of(config.data)
   for source in (*sources.train, *sources.evaluation, *sources.exclude):
     assert source.partition(":")[0] in sources_lib.format_names()
   sources_lib.TokenizerConfig(**config.tokenizer)

@@ -20,11 +20,11 @@ from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import saves
 from prm_jax.cli import output
-from prm_jax.data import encoding
-from prm_jax.data import loader
-from prm_jax.data import packing
 from prm_jax.models import sharding
+from prm_jax.rows import loader
+from prm_jax.rows import packing
 from prm_jax.runtime import distributed
+from prm_jax.text import encoding
 from prm_jax.training import batches
 from prm_jax.training import metrics_log as records
 

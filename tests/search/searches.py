@@ -10,14 +10,14 @@ from prm_jax import schema
 from prm_jax.search import adaptive
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine
-from prm_jax.search import limits as limits_lib
 from prm_jax.search import mcts
-from prm_jax.search import models
 from prm_jax.search import particles
 from prm_jax.search import rules
+from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 from prm_jax.testbed import arithmetic
-from prm_jax.testbed import policy
+from prm_jax.testbed import arithmetic_policy
 
 TASK = arithmetic.Task()
 COST = bill_lib.Cost(per_token=1000, per_context=4)
@@ -39,12 +39,14 @@ RULES = dict(
 )
 
 
-def of_annotator(annotator: policy.Annotator) -> models.Policy:
+def of_annotator(
+  annotator: arithmetic_policy.Annotator,
+) -> search_models.Policy:
   """Returns the annotator as a policy; looking ahead, it doesn't slip."""
-  right = policy.Annotator(
+  right = arithmetic_policy.Annotator(
     arithmetic.Task(slip_times_hard=0, slip_times_easy=0, slip_shift=0)
   )
-  return models.Policy(
+  return search_models.Policy(
     annotator.step, annotator.whole, right.step, annotator.encode, COST
   )
 
@@ -61,16 +63,20 @@ def _end_early(
   return rows
 
 
-POLICY = of_annotator(policy.Annotator(TASK))
+POLICY = of_annotator(arithmetic_policy.Annotator(TASK))
 # The annotator's solutions of a problem all have the same number of steps; this
 # policy's haven't.
 UNEVEN = dataclasses.replace(POLICY, step=_end_early)
 
 
-def verifier(noise: float = 2.0, aggregate: str = "last") -> models.Verifier:
+def verifier(
+  noise: float = 2.0, aggregate: str = "last"
+) -> search_models.Verifier:
   """Returns a verifier that errs."""
-  noisy = policy.NoisyVerifier(noise)
-  return models.Verifier(noisy, aggregate, policy.Annotator().encode, COST)
+  noisy = arithmetic_policy.NoisyVerifier(noise)
+  return search_models.Verifier(
+    noisy, aggregate, arithmetic_policy.Annotator().encode, COST
+  )
 
 
 def search(
@@ -79,7 +85,7 @@ def search(
   limits: limits_lib.Limits = limits_lib.Limits(),
   *,
   noise: float = 2.0,
-  writes: models.Policy = POLICY,
+  writes: search_models.Policy = POLICY,
   seed: int = 0,
 ) -> list[tree_lib.Tree]:
   """Returns the trees of a rule."""

@@ -9,17 +9,17 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine
-from prm_jax.search import limits as limits_lib
-from prm_jax.search import models
 from prm_jax.search import records
 from prm_jax.search import rules
+from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_models
 from prm_jax.search import solutions
 from prm_jax.search import tree as tree_lib
 from prm_jax.testbed import arithmetic
-from prm_jax.testbed import policy
+from prm_jax.testbed import arithmetic_policy
 from tests.search import searches
 
 ALL = pytest.mark.parametrize("name", searches.RULES)
@@ -62,7 +62,7 @@ def test_the_bill_is_what_the_tree_shows(name, lookahead):
   """Counted again from the texts alone, with sets of whole prefixes."""
   limits = limits_lib.Limits(lookahead=lookahead)
   for tree in searches.search(searches.RULES[name], limits=limits):
-    encode = policy.Annotator().encode
+    encode = arithmetic_policy.Annotator().encode
     written, read = set(), set()
     policy_spent = dict(calls=0, sampled=0, read=0, read_once=0, context=0)
     scorer_spent = dict(policy_spent)
@@ -195,7 +195,7 @@ def _writes(step_of):
     assert num == 1
     return [[step_of(prefix)] for prefix in prefixes]
 
-  return models.Policy(generate, generate)
+  return search_models.Policy(generate, generate)
 
 
 def _new(prefix, steps, **extra):
@@ -314,7 +314,7 @@ def test_a_score_that_is_nan_is_named_with_its_node():
       searches.PROBLEMS,
       rules.BestOfN(2),
       {tree_lib.POLICY: searches.POLICY},
-      models.Verifier(scores),
+      search_models.Verifier(scores),
     )
 
 

@@ -11,13 +11,13 @@ import pytest
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.search import adaptive
-from prm_jax.search import answers
-from prm_jax.search import limits as limits_lib
+from prm_jax.search import choice
 from prm_jax.search import mcts
-from prm_jax.search import models
 from prm_jax.search import particles
 from prm_jax.search import records
 from prm_jax.search import rules
+from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 from prm_jax.testbed import arithmetic
 from tests.search import searches
@@ -159,20 +159,20 @@ def _tree(*nodes):
 
 def test_answers_are_chosen_by_score_by_weight_and_by_count():
   tree = _tree(("1", -1.0), ("2", 0.0), ("1.0", -1.0), ("3", 1.5), ("2", 0.2))
-  found = answers.choose(tree)
-  assert found["best"] == answers.Choice("3", 4)
-  assert found["weighted"] == answers.Choice("2", 5)
+  found = choice.choose(tree)
+  assert found["best"] == choice.Choice("3", 4)
+  assert found["weighted"] == choice.Choice("2", 5)
   assert found["majority"].answer == "1"
 
 
 def test_without_a_candidate_or_an_answer_there_is_none():
-  none = answers.Choice(None, None)
-  assert set(answers.choose(_tree()).values()) == {none}
-  found = answers.choose(_tree((None, 0.0), (None, 1.0)))
-  assert set(found.values()) == {answers.Choice(None, 2)}
-  found = answers.choose(_tree((None, 3.0), ("1", 1.0)))
-  assert found["best"] == answers.Choice(None, 1)
-  assert found["majority"] == answers.Choice("1", 2)
+  none = choice.Choice(None, None)
+  assert set(choice.choose(_tree()).values()) == {none}
+  found = choice.choose(_tree((None, 0.0), (None, 1.0)))
+  assert set(found.values()) == {choice.Choice(None, 2)}
+  found = choice.choose(_tree((None, 3.0), ("1", 1.0)))
+  assert found["best"] == choice.Choice(None, 1)
+  assert found["majority"] == choice.Choice("1", 2)
 
 
 @pytest.mark.parametrize(
@@ -223,4 +223,4 @@ def test_the_tree_is_the_golden_one(name):
 def test_golden_trees_are_those_of_all_strategies():
   assert {p.stem for p in GOLDEN.glob("*.json")} == set(searches.RULES)
   assert arithmetic.Task() == searches.TASK
-  assert isinstance(searches.POLICY, models.Policy)
+  assert isinstance(searches.POLICY, search_models.Policy)

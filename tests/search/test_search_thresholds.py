@@ -8,11 +8,11 @@ import pytest
 
 from prm_jax import schema
 from prm_jax.search import engine
-from prm_jax.search import models
 from prm_jax.search import records
 from prm_jax.search import rules
+from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
-from prm_jax.testbed import policy
+from prm_jax.testbed import arithmetic_policy
 from tests.search import searches
 
 
@@ -60,7 +60,7 @@ def test_a_score_that_equals_the_threshold_is_accepted(rule):
     searches.PROBLEMS[:1],
     rule,
     dict.fromkeys(names, searches.POLICY),
-    models.Verifier(score, "last"),
+    search_models.Verifier(score, "last"),
   )
   (last,) = tree.candidates
   assert last == len(tree.nodes) - 1 == len([*tree.ancestors(last)])
@@ -92,8 +92,8 @@ def test_a_solution_without_an_answer_is_not_accepted():
 
 @pytest.mark.parametrize("threshold", [0.0, 1.0])
 def test_speculation_takes_all_steps_from_the_draft_or_none(threshold):
-  draft = searches.of_annotator(policy.Annotator(seed=1))
-  target = searches.of_annotator(policy.Annotator(seed=2))
+  draft = searches.of_annotator(arithmetic_policy.Annotator(seed=1))
+  target = searches.of_annotator(arithmetic_policy.Annotator(seed=2))
   trees = engine.search(
     searches.PROBLEMS,
     rules.Speculate(threshold),
@@ -110,14 +110,14 @@ def test_speculation_takes_all_steps_from_the_draft_or_none(threshold):
 
 
 def test_a_target_reads_what_the_draft_wrote():
-  same = searches.of_annotator(policy.Annotator(seed=1))
+  same = searches.of_annotator(arithmetic_policy.Annotator(seed=1))
   (tree,) = engine.search(
     searches.PROBLEMS[:1],
     rules.Speculate(1.0),
     dict(draft=same, target=same),
     searches.verifier(),
   )
-  ids = [policy.Annotator().encode(n.solution) for n in tree.nodes]
+  ids = [arithmetic_policy.Annotator().encode(n.solution) for n in tree.nodes]
   target = [n for n in tree.nodes[1:] if n.writer == "target"]
   # It writes every step that goes on, so it reads the problem alone.
   assert tree.bill["target"].read_once == len(ids[0])
@@ -148,7 +148,7 @@ def _server(name):
       rows.append([dataclasses.replace(p, steps=steps, extra=extra)])
     return rows
 
-  return models.Policy(step, step)
+  return search_models.Policy(step, step)
 
 
 def test_a_server_reads_once_what_the_other_policy_wrote():
@@ -160,7 +160,11 @@ def test_a_server_reads_once_what_the_other_policy_wrote():
     ]
 
   policies = dict(draft=_server("draft"), target=_server("target"))
-  given = (rules.Speculate(0.5), policies, models.Verifier(score, "last"))
+  given = (
+    rules.Speculate(0.5),
+    policies,
+    search_models.Verifier(score, "last"),
+  )
   (tree,) = engine.search([schema.Solution("a", "one two", ())], *given)
   steps = tree.nodes[tree.candidates[0]].solution.steps
   assert steps == ("draft 0", "target 1", "draft 2", "target 3")

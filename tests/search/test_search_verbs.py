@@ -11,7 +11,7 @@ import prm_jax
 from prm_jax import schema
 from prm_jax.cli import flags
 from prm_jax.cli import main
-from prm_jax.data.formats import jsonl
+from prm_jax.records import jsonl
 from prm_jax.reports import compare
 from prm_jax.search import adaptive
 from prm_jax.search import rules

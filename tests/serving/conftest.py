@@ -8,13 +8,13 @@ import jax
 import pytest
 import served
 
-from prm_jax.data import encoding
-from prm_jax.data import segmenters
-from prm_jax.inference import scorer
 from prm_jax.models import transformer
+from prm_jax.scoring import scorer
 from prm_jax.serving import app as app_lib
 from prm_jax.serving import models as models_lib
 from prm_jax.serving import server as server_lib
+from prm_jax.text import encoding
+from prm_jax.text import segmenters
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.serving import limits as limits_lib
+from prm_jax.text import tokenizer as tokenizer_lib
 
 BYTES = tokenizer_lib.Bytes()
 CONFIG = model_config.ModelConfig(

@@ -7,10 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 import pytest
 
-from prm_jax.data import policy_templates
-from prm_jax.data import templates
 from prm_jax.serving import chats
 from prm_jax.serving import refusals
+from prm_jax.text import policy_templates
+from prm_jax.text import templates
 
 TEMPLATES = {
   name: policy_templates.published(name, ends=["</s>"])

@@ -17,11 +17,11 @@ import prm_jax
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.inference import prefix_programs
-from prm_jax.inference import prefix_shapes
-from prm_jax.inference import scorer as scorer_lib
 from prm_jax.integrations import scoring
 from prm_jax.models import transformer
+from prm_jax.scoring import prefix_programs
+from prm_jax.scoring import prefix_shapes
+from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.serving import models as models_lib
 
 TEXTS = [

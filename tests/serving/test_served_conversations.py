@@ -18,17 +18,17 @@ import served
 import prm_jax
 from prm_jax import client as client_lib
 from prm_jax import schema
-from prm_jax.data import encoding
-from prm_jax.data import policy_templates
-from prm_jax.data import segmenters
-from prm_jax.data import turn_cuts
 from prm_jax.huggingface import import_policy
-from prm_jax.inference import prefix_shapes
-from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import transformer
+from prm_jax.scoring import prefix_shapes
+from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.serving import app as app_lib
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models as models_lib
+from prm_jax.text import encoding
+from prm_jax.text import policy_templates
+from prm_jax.text import segmenters
+from prm_jax.text import turn_cuts
 
 LIMITS = limits_lib.Limits(
   max_tokens=1024, max_batch_tokens=1024, max_wait_ms=5, max_items=16

@@ -16,9 +16,8 @@ import stub_server
 
 import prm_jax
 from prm_jax import errors
-from prm_jax.data import segmenters
-from prm_jax.inference import score_sources
 from prm_jax.labelling import judge_prompts
+from prm_jax.scoring import score_sources
 from prm_jax.serving import app as app_lib
 from prm_jax.serving import fields
 from prm_jax.serving import judges
@@ -28,6 +27,7 @@ from prm_jax.serving import routes
 from prm_jax.serving import server as server_lib
 from prm_jax.serving import sources
 from prm_jax.serving import threads
+from prm_jax.text import segmenters
 
 SECRET = "the text of a client"
 FUNCTIONS = """

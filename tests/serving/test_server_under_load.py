@@ -18,8 +18,8 @@ from uvicorn.protocols.http import h11_impl
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import json_text
+from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.serving import batching
 from prm_jax.serving import bodies
 from prm_jax.serving import limits as limits_lib

@@ -10,10 +10,7 @@ import pytest
 import served
 
 from prm_jax import voting
-from prm_jax.data import encoding
-from prm_jax.data import templates
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.inference import scorer
+from prm_jax.scoring import scorer
 from prm_jax.serving import fields
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models as models_lib
@@ -21,6 +18,9 @@ from prm_jax.serving import refusals
 from prm_jax.serving import routes
 from prm_jax.serving.adapters import form as form_lib
 from prm_jax.serving.adapters import vllm
+from prm_jax.text import encoding
+from prm_jax.text import templates
+from prm_jax.text import tokenizer as tokenizer_lib
 
 GOLDEN = golden_requests.GOLDEN
 PROBLEM, RESPONSE = golden_requests.PROBLEM, golden_requests.RESPONSE

@@ -5,14 +5,14 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.testbed import policy
+from prm_jax.testbed import arithmetic_policy
 
 GAP = 4.0
 
 
 def _noise(persistence, num=2_000):
   """Returns the noise of three wrong steps of many solutions."""
-  verifier = policy.NoisyVerifier(1.0, GAP, persistence=persistence)
+  verifier = arithmetic_policy.NoisyVerifier(1.0, GAP, persistence=persistence)
   solutions = [
     schema.Solution(str(i), "Ann dials 3 .", (f"a {i}", f"b {i}", f"c {i}"))
     for i in range(num)
@@ -37,4 +37,4 @@ def test_noise_that_persists_in_full_is_one_number_of_a_path():
 
 def test_a_persistence_above_1_is_refused():
   with pytest.raises(errors.InputError, match=r"persistence=1\.5"):
-    policy.NoisyVerifier(persistence=1.5)
+    arithmetic_policy.NoisyVerifier(persistence=1.5)

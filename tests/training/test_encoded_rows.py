@@ -10,9 +10,9 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import encoded_cache
-from prm_jax.data import encoding
-from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.rows import encoded_cache
+from prm_jax.text import encoding
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import batches
 from prm_jax.training import prm
 from prm_jax.training import programs

@@ -10,11 +10,11 @@ import pytest
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.cli import main
-from prm_jax.data import encoding
-from prm_jax.data import inputs
-from prm_jax.data import messages
-from prm_jax.data.formats import jsonl
-from prm_jax.training import inspection
+from prm_jax.datasets import data_inputs
+from prm_jax.datasets import inspection
+from prm_jax.records import jsonl
+from prm_jax.text import encoding
+from prm_jax.text import messages
 
 SOLUTIONS = [
   schema.Solution(f"s{i}", f"What is {i}?", ("a `limit=3`", "b"), (1.0, i % 2))
@@ -53,7 +53,7 @@ def test_what_the_doctor_writes_is_what_its_verb_finds(path, tmp_path, caplog):
   found = verb(SOLUTIONS)
   assert found["contaminated_solutions"] == 2 and found["lost_targets"]["right"]
   output = tmp_path / "out.json"
-  job = inspection.ExamineJob(inputs.Source(path), output)
+  job = inspection.ExamineJob(data_inputs.Source(path), output)
   with pytest.raises(errors.InputError, match=r"contamination: .*`allow="):
     verb.run(job)
   written = json.loads(output.read_text())

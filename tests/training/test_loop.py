@@ -26,10 +26,10 @@ from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import saves
 from prm_jax.cli import output
-from prm_jax.data import packing
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
+from prm_jax.rows import packing
 from prm_jax.runtime import locks
 from prm_jax.training import implicit_prm
 from prm_jax.training import loop

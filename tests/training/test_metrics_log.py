@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from prm_jax import errors
-from prm_jax.demo import run as demo_run
+from prm_jax.demo import demo_run as demo_run
 from prm_jax.huggingface import model_card
 from prm_jax.reports import rl_records
 from prm_jax.runtime import checked_lines

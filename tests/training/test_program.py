@@ -12,10 +12,10 @@ import optax
 import pytest
 
 from prm_jax import errors as errors_lib
-from prm_jax.data import encoding
-from prm_jax.data import packing
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import transformer
+from prm_jax.rows import packing
+from prm_jax.text import encoding
 from prm_jax.training import orm
 from prm_jax.training import prm
 from prm_jax.training import program

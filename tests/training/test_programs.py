@@ -17,18 +17,17 @@ import pytest
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
-from prm_jax.data import encoding
-from prm_jax.data import packing
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.data.formats import jsonl
-from prm_jax.inference import scorer
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
+from prm_jax.records import jsonl
+from prm_jax.rows import packing
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
-from prm_jax.training import config as training_config
+from prm_jax.scoring import scorer
+from prm_jax.text import encoding
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import implicit_prm
 from prm_jax.training import loop
 from prm_jax.training import losses
@@ -36,8 +35,9 @@ from prm_jax.training import optimizer
 from prm_jax.training import prm
 from prm_jax.training import program as program_lib
 from prm_jax.training import programs
-from prm_jax.training import run as training_run
-from prm_jax.training import run_config
+from prm_jax.training import train_config
+from prm_jax.training import train_run
+from prm_jax.training import train_run_config
 from prm_jax.training import warm_start
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -132,7 +132,7 @@ def _step(name, microbatches=1):
   config = _config(**OBJECTIVES[name], microbatches=microbatches)
   with pytest.MonkeyPatch.context() as patch:
     _descend(patch)
-    made = training_config.make_program(config, MODEL)
+    made = train_config.make_program(config, MODEL)
   shapes = jax.eval_shape(lambda: meta.unbox(made.init(jax.random.key(0))))
   random = np.random.default_rng(0)
   state = jax.tree.map(
@@ -182,7 +182,7 @@ def test_eight_devices_train_as_one_does(name, tmp_path, monkeypatch):
   base = _base() if config.program == "implicit" else None
 
   def train(folder):
-    return training_run.train(
+    return train_run.train(
       config, _solutions(), BYTES, tmp_path / folder, init_from=base
     )[1]
 
@@ -243,7 +243,7 @@ def implicit_run(tmp_path_factory):
   """Returns a trained implicit PRM's folder and parameters."""
   folder = tmp_path_factory.mktemp("implicit") / "run"
   config = _config(**OBJECTIVES["implicit_ce"])
-  _, params = training_run.train(
+  _, params = train_run.train(
     config, _solutions(), BYTES, folder, init_from=_base()
   )
   return folder, params
@@ -259,9 +259,7 @@ def test_the_reference_stays_what_training_began_with(implicit_run):
   )
   assert max(jax.tree.leaves(moved)) > 1e-3
   # Two saved arrays a trained parameter (Adam's), none for the reference.
-  made = training_config.make_program(
-    _config(**OBJECTIVES["implicit_ce"]), MODEL
-  )
+  made = train_config.make_program(_config(**OBJECTIVES["implicit_ce"]), MODEL)
   state = jax.eval_shape(lambda: meta.unbox(made.init(jax.random.key(0))))
   names = [
     jax.tree_util.keystr(path)
@@ -277,7 +275,7 @@ def test_it_begins_at_even_odds_for_every_solution_and_pair(implicit_run):
   lines = (implicit_run[0] / "metrics.jsonl").read_text().splitlines()
   assert lines
   for name in ("implicit_ce", "implicit_dpo"):
-    made = training_config.make_program(_config(**OBJECTIVES[name]), MODEL)
+    made = train_config.make_program(_config(**OBJECTIVES[name]), MODEL)
     batch = _fill([[x] for x in _segments(name)])
     sums = jax.jit(made.evaluate)(implicit_prm.begin_from(_base()), batch)
     found = made.finish({k: float(v) for k, v in sums.items()})
@@ -293,8 +291,8 @@ def test_it_goes_on_with_the_same_bits(implicit_run, tmp_path):
   with pytest.MonkeyPatch.context() as patch:
     make = optimizer.make
     patch.setattr(optimizer, "make", lambda c, _: make(c, 2))
-    training_run.train(short, _solutions(), BYTES, tmp_path, init_from=_base())
-  _, params = training_run.train(
+    train_run.train(short, _solutions(), BYTES, tmp_path, init_from=_base())
+  _, params = train_run.train(
     config, _solutions(), BYTES, tmp_path, init_from=_base()
   )
   jax.tree.map(np.testing.assert_array_equal, params, implicit_run[1])
@@ -360,7 +358,7 @@ def test_scores_are_the_summed_log_ratio_and_its_increment(implicit_run):
 def test_a_deeper_model_begins_as_the_reference_it_grew_from():
   config = _config(**OBJECTIVES["implicit_ce"])
   deeper = dataclasses.replace(MODEL, num_layers=2)
-  made = training_config.make_program(config, deeper)
+  made = train_config.make_program(config, deeper)
   init = meta.unbox(jax.jit(made.init)(jax.random.key(0))).params
   params = warm_start.warm_start(init, implicit_prm.begin_from(_base()))
   batch = _fill([[x] for x in _segments("implicit_ce")])
@@ -378,7 +376,7 @@ def test_a_deeper_model_begins_as_the_reference_it_grew_from():
 def test_it_needs_a_model_to_begin_with(tmp_path):
   config = _config(**OBJECTIVES["implicit_ce"])
   with pytest.raises(errors.InputError, match="init_from") as e:
-    training_run.train(config, _solutions(), BYTES, tmp_path / "new")
+    train_run.train(config, _solutions(), BYTES, tmp_path / "new")
   assert "\n" not in str(e.value) and not (tmp_path / "new").exists()
 
 
@@ -397,7 +395,7 @@ def test_other_beta_or_step_score_is_another_run(implicit_run):
   for changes in (dict(beta=0.1), dict(step_score="increment")):
     config = _config(**OBJECTIVES["implicit_ce"] | changes)
     with pytest.raises(errors.InputError, match="another scoring"):
-      training_run.train(
+      train_run.train(
         config, _solutions(), BYTES, implicit_run[0], init_from=_base()
       )
 
@@ -467,7 +465,7 @@ def test_a_field_that_an_objective_has_not_is_refused_by_its_name(
   with pytest.raises(
     errors.InputError, match=f"no such field: objective.{field}"
   ):
-    config_files.check(config, run_config.run_form, "a.py")
+    config_files.check(config, train_run_config.run_form, "a.py")
 
 
 @pytest.mark.parametrize(
@@ -538,9 +536,9 @@ def get_config():
 def test_fields_that_a_config_leaves_out_are_those_of_before(tmp_path):
   path = tmp_path / "old.py"
   path.write_text(CONFIG)
-  form = run_config.form
+  form = train_run_config.form
   config = config_files.load(path, (), form)
-  objective = run_config.from_config(config).objective
+  objective = train_run_config.from_config(config).objective
   assert objective == prm.PRMConfig(loss="pqm")
   # Its workdir too: what it saved then isn't another config now.
   new = config_files.resolved(config)

@@ -10,11 +10,11 @@ import small_config
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
 from prm_jax.demo import quick_config
-from prm_jax.models import config as model_config
+from prm_jax.models import model_config as model_config
 from prm_jax.runtime import config_files
 from prm_jax.runtime import verbs
 from prm_jax.training import programs
-from prm_jax.training import run_config
+from prm_jax.training import train_run_config
 
 FIT = dict(steps=2, eval_every=1, log_every=1, checkpoint_every=2)
 
@@ -38,7 +38,7 @@ def test_without_model_the_fields_are_those_of_the_model_to_start_from(
   start = model_config.ModelConfig(vocab_size=300, **sizes)
   described = types.SimpleNamespace(model=start)
   monkeypatch.setattr(model_json, "read_description", lambda _: described)
-  complete = run_config.supervised(
+  complete = train_run_config.supervised(
     verbs.Config(_config(tmp_path / "c.py", "start"))
   )
   assert {name: complete.model[name] for name in sizes} == sizes
@@ -46,7 +46,7 @@ def test_without_model_the_fields_are_those_of_the_model_to_start_from(
 
 def test_without_model_and_init_from_both_are_named(tmp_path):
   with pytest.raises(errors.InputError, match=r"model\.\w+; add .*init_from"):
-    run_config.supervised(verbs.Config(_config(tmp_path / "c.py", "")))
+    train_run_config.supervised(verbs.Config(_config(tmp_path / "c.py", "")))
 
 
 EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"

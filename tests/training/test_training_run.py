@@ -16,26 +16,26 @@ from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.data import array_record
-from prm_jax.data import encoded_cache
-from prm_jax.data import encoding
-from prm_jax.data import policy_templates
-from prm_jax.data import tfds_records as records
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.inference import scorer
+from prm_jax.datasets import tfds_records as records
 from prm_jax.models import lora
 from prm_jax.models import sharding
 from prm_jax.models import transformer
+from prm_jax.records import array_record
+from prm_jax.rows import encoded_cache
 from prm_jax.runtime import distributed
+from prm_jax.scoring import scorer
+from prm_jax.text import encoding
+from prm_jax.text import policy_templates
+from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import batches as batches_lib
-from prm_jax.training import config as training_config
 from prm_jax.training import loop
 from prm_jax.training import optimizer
 from prm_jax.training import orm
 from prm_jax.training import prm
 from prm_jax.training import programs
-from prm_jax.training import run as training_run
-from prm_jax.training import run_config
+from prm_jax.training import train_config
+from prm_jax.training import train_run
+from prm_jax.training import train_run_config
 
 pytestmark = pytest.mark.usefixtures(
   "one_device", "equal_programs", "printed_log"
@@ -90,7 +90,7 @@ def _solutions(num=12):
 
 
 def _train(workdir, config=None, **options):
-  return training_run.train(
+  return train_run.train(
     config or _config(), _solutions(), TOKENIZER, workdir, **options
   )
 
@@ -134,7 +134,7 @@ def test_the_folder_says_how_its_model_is_used(trained):
 def test_a_run_may_say_how_a_text_is_cut(trained, tmp_path):
   config = dataclasses.replace(_config(), segmenter="tokens:2")
   _, model, params = trained
-  saved = training_run._description(config, model, TOKENIZER, tmp_path)
+  saved = train_run._description(config, model, TOKENIZER, tmp_path)
   prm_of_it = scorer.Scorer(
     *("prm", model, params, TOKENIZER),
     encoding.saved_encoding(saved.encoding, ""),
@@ -187,7 +187,7 @@ def test_an_aggregate_of_steps_that_training_ignores_is_warned_of(
   config = dataclasses.replace(
     _config(), objective=prm.PRMConfig(labels=labels), aggregate=aggregate
   )
-  training_config.warn_of_aggregate(config)
+  train_config.warn_of_aggregate(config)
   said = f"aggregate='{aggregate}' reads the steps after a first error"
   assert (said in caplog.text) == warns
 
@@ -210,7 +210,7 @@ def test_a_step_head_that_no_export_has_is_warned_of(
     model=_config().model | dict(step_head=step_head, step_classes=2),
     encoding=encoding.EncodingConfig(max_tokens=32, template=template),
   )
-  training_config.warn_of_head(config)
+  train_config.warn_of_head(config)
   assert ("can't be exported" in caplog.text) == bool(warns)
   assert f"encoding.{warns}" in caplog.text or not warns
 
@@ -336,19 +336,19 @@ def test_a_run_doesnt_go_on_with_other_data(trained, tmp_path):
     ([*solutions[:3], edited, *solutions[4:]], "not the same"),
   ):
     with pytest.raises(errors_lib.InputError, match=said) as e:
-      training_run.train(_config(), other, TOKENIZER, workdir)
+      train_run.train(_config(), other, TOKENIZER, workdir)
     assert "\n" not in str(e.value) and "fresh=True" in str(e.value)
   assert saves.saved_steps(workdir) == [1]
   # Whoever means it says so.
-  (workdir / training_run.DATA).unlink()
-  training_run.train(_config(), solutions[:-1], TOKENIZER, workdir)
+  (workdir / train_run.DATA).unlink()
+  train_run.train(_config(), solutions[:-1], TOKENIZER, workdir)
   assert saves.saved_steps(workdir) == [1, 2]
 
 
 def test_no_changed_character_of_data_json_passes_unseen(trained, tmp_path):
   """It is refused, or it still says that the data is the same."""
-  path = tmp_path / training_run.DATA
-  content = (trained[0] / training_run.DATA).read_bytes()
+  path = tmp_path / train_run.DATA
+  content = (trained[0] / train_run.DATA).read_bytes()
   data = json.loads(content)
   del data["digest"]
   refused = 0
@@ -357,7 +357,7 @@ def test_no_changed_character_of_data_json_passes_unseen(trained, tmp_path):
     changed[place] ^= 1 << place % 7
     path.write_bytes(changed)
     try:
-      training_run._check_same_data(path, data)
+      train_run._check_same_data(path, data)
     except errors_lib.InputError as e:
       refused += 1
       assert str(path.parent) in str(e) and "\n" not in str(e)
@@ -380,7 +380,7 @@ def test_a_trained_save_refuses_an_edited_model_json(trained, tmp_path):
 def test_another_tokenizer_is_refused(trained):
   other = tokenizer_lib.train_sentencepiece(["a b c"] * 9, 270)
   with pytest.raises(errors_lib.InputError, match="another tokenizer"):
-    training_run.train(_config(), _solutions(), other, trained[0])
+    train_run.train(_config(), _solutions(), other, trained[0])
   assert not (trained[0] / "tokenizer.model").exists()
 
 
@@ -429,9 +429,9 @@ def test_a_fresh_run_begins_when_nothing_can_be_refused_any_more(
 def test_a_run_cant_begin_with_the_parameters_of_another_model():
   start = _config("sft")
   deeper = _config(model=_config().model | {"num_layers": 2})
-  training_run.check_init(deeper, start, 16)
+  train_run.check_init(deeper, start, 16)
   with pytest.raises(errors_lib.InputError, match="init_from"):
-    training_run.check_init(start, deeper, 16)
+    train_run.check_init(start, deeper, 16)
 
 
 def test_adapters_go_on_from_a_head_and_everything_from_adapters(
@@ -442,7 +442,7 @@ def test_adapters_go_on_from_a_head_and_everything_from_adapters(
   adapted = _config(trainable="lora", model=_config().model | {"lora_rank": 2})
   folder, seen = trained[0], [trained[2]]
   for name, config in (("head", head), ("lora", adapted)):
-    start = training_run.read_init(config, folder)
+    start = train_run.read_init(config, folder)
     folder = tmp_path / name
     seen.append(_train(folder, config, init_from=start)[1])
   for old, new in itertools.pairwise(seen):
@@ -455,7 +455,7 @@ def test_adapters_go_on_from_a_head_and_everything_from_adapters(
   _assert_same(programs.load_params(folder), seen[-1])
   assert [len(x) for x in scorer.load(folder).score(_solutions())]
   # A run without adapters begins with what they have learned.
-  start = training_run.read_init(_config(), folder)
+  start = train_run.read_init(_config(), folder)
   _assert_same(start, lora.merge(model, seen[-1])[1])
   said = capsys.readouterr().out
   total = sum(x.size for x in jax.tree.leaves(seen[0]))
@@ -470,7 +470,7 @@ def test_adapters_arent_scaled_anew_without_a_word(trained, tmp_path):
 
   _train(tmp_path / "lora", config(lora_alpha=4.0), init_from=trained[2])
   with pytest.raises(errors_lib.InputError, match=r"lora_alpha=4\.0") as e:
-    training_run.read_init(config(lora_alpha=8.0), tmp_path / "lora")
+    train_run.read_init(config(lora_alpha=8.0), tmp_path / "lora")
   assert "\n" not in str(e.value)
 
 
@@ -478,9 +478,9 @@ def test_a_run_that_freezes_a_trunk_must_be_given_one():
   start = _config("sft")
   deeper = _config(model=_config().model | {"num_layers": 2})
   frozen = dataclasses.replace(deeper, trainable="head")
-  training_run.check_init(deeper, start, 16)
+  train_run.check_init(deeper, start, 16)
   with pytest.raises(errors_lib.InputError, match="isn't trained"):
-    training_run.check_init(frozen, start, 16)
+    train_run.check_init(frozen, start, 16)
 
 
 # --- Data -------------------------------------------------------------------
@@ -517,7 +517,7 @@ def test_the_counts_say_what_was_left_out():
 def test_no_data_is_refused_in_one_line(tmp_path):
   unlabelled = [dataclasses.replace(s, labels=None) for s in _solutions()]
   with pytest.raises(errors_lib.InputError) as e:
-    training_run.train(_config(), unlabelled, TOKENIZER, tmp_path / "new")
+    train_run.train(_config(), unlabelled, TOKENIZER, tmp_path / "new")
   assert "\n" not in str(e.value)
   assert not (tmp_path / "new").exists()
 
@@ -612,10 +612,10 @@ def test_a_run_keeps_its_encoded_data_and_encodes_anew_if_it_is_fresh(
     given.append(fields)
     raise Reached
 
-  monkeypatch.setattr(training_run.batches, "encode_rows", encode_rows)
+  monkeypatch.setattr(train_run.batches, "encode_rows", encode_rows)
   for solutions, fresh in ((24, False), (24, True), (23, False)):
     with pytest.raises(Reached):
-      training_run.train(
+      train_run.train(
         *(_config(), _solutions(solutions), TOKENIZER, tmp_path / "run"),
         cache=cache,
         fresh=fresh,
@@ -630,7 +630,7 @@ def test_a_run_keeps_its_encoded_data_and_encodes_anew_if_it_is_fresh(
 def test_each_source_has_its_own_metrics(tmp_path, capsys):
   solutions = _solutions(24)
   config = _config(fit=loop.FitConfig(steps=3, log_every=1, tensorboard=False))
-  training_run.train(
+  train_run.train(
     config,
     solutions,
     TOKENIZER,
@@ -657,7 +657,7 @@ def test_each_source_has_its_own_metrics(tmp_path, capsys):
     model_json.read_description(tmp_path / "run").model,
     programs.load_params(tmp_path / "run"),
   )
-  program = training_config.make_program(config, model)
+  program = train_config.make_program(config, model)
   sums = [
     jax.tree.map(float, jax.jit(program.evaluate)(params, batch))
     for batch in batches_lib.each_once(half, 99)
@@ -713,7 +713,7 @@ def test_the_metric_of_a_source_can_choose_what_is_kept(tmp_path):
     )
 
   def train(name, folder):
-    training_run.train(
+    train_run.train(
       _config(fit=fit(name)),
       _solutions(24),
       TOKENIZER,
@@ -755,8 +755,8 @@ def _fields():
 
 
 def test_from_config_reads_every_field():
-  found = run_config.from_config(_fields())
-  assert found == training_config.TrainConfig(
+  found = train_run_config.from_config(_fields())
+  assert found == train_config.TrainConfig(
     objective=prm.PRMConfig(
       "bce", 2.0, labels=encoding.LabelPolicy("bad", "keep")
     ),
@@ -846,7 +846,7 @@ def test_a_loss_of_three_classes_needs_three():
 
 
 def test_the_program_gets_the_options_of_its_config():
-  model = training_run.model_config.ModelConfig(
+  model = train_run.model_config.ModelConfig(
     vocab_size=TOKENIZER.vocab_size, **_config().model
   )
   rows, _ = flat_config.encode_rows(_config(), _solutions(), TOKENIZER, 0)
@@ -854,7 +854,7 @@ def test_the_program_gets_the_options_of_its_config():
   params = jax.tree.map(
     jax.numpy.zeros_like,
     jax.eval_shape(
-      lambda: training_run.meta.unbox(
+      lambda: train_run.meta.unbox(
         transformer.init(jax.random.key(0), model, ("step",))
       )
     ),
@@ -862,7 +862,7 @@ def test_the_program_gets_the_options_of_its_config():
   sums = [
     jax.jit(made.evaluate)(params, batch)
     for made in (
-      training_config.make_program(_config(error_weight=w), model)
+      train_config.make_program(_config(error_weight=w), model)
       for w in (1.0, 4.0)
     )
   ]
@@ -875,7 +875,7 @@ def test_a_reading_that_takes_more_ids_than_the_model_has_is_refused(tmp_path):
   with pytest.raises(
     errors_lib.InputError, match="258 token ids and this reading"
   ) as e:
-    training_run.train(
+    train_run.train(
       _config(), _solutions(), tokenizer, tmp_path / "run", vocab_size=258
     )
   assert "\n" not in str(e.value)

@@ -1,1 +1,0 @@
-"""From solutions to batches: encoding, packing, and `batch_at(step)`."""

@@ -1,0 +1,1 @@
+"""Data of others in and out: formats, checks, mixtures, whole data sets."""

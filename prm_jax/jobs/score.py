@@ -1,0 +1,153 @@
+"""`prm_jax.Score`: the scores of each step of solutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import functools
+import logging
+from typing import Any, Literal, TYPE_CHECKING
+
+from prm_jax import schema
+from prm_jax.jobs import job_inputs
+from prm_jax.jobs import report
+from prm_jax.jobs import reward_models as checkpoint_lib
+from prm_jax.jobs import shards
+from prm_jax.runtime import files
+from prm_jax.runtime import outputs
+from prm_jax.runtime import progress
+from prm_jax.runtime import verbs
+
+if TYPE_CHECKING:
+  from prm_jax.scoring import scorer as scorer_lib
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreJob(shards.Sharded):
+  """Which solutions are scored, and where their scores go.
+
+  Args:
+    input: The solutions to score.
+    output: The JSON Lines file to write, one line for each solution: its id,
+      step_scores (probabilities, 0 to 1), step_logits (their log-odds), judged
+      (whether the model was trained to judge the step), and the product, min,
+      last and mean of step_scores; - is the standard output, and messages go to
+      stderr (a file is written whole or not at all, the standard output isn't).
+  """
+
+  input: job_inputs.Solutions
+  output: verbs.OutputOrStdout
+
+
+@dataclasses.dataclass(frozen=True)
+class Score(verbs.Verb):
+  """Scores each step of solutions with a reward model.
+
+  Args:
+    checkpoint: The reward model.
+    layout: How solutions are put into the rows of a batch: padded (one in each
+      row), packed (rows are filled with several), or tree (solutions of one
+      problem also share their common steps); the scores are the same
+      (docs/evaluation.md).
+
+  Example:
+    prm-jax score --checkpoint=runs/demo/prm --input=samples.jsonl \\
+      --output=scores.jsonl
+  """
+
+  checkpoint: checkpoint_lib.RewardModel | files.PathLike
+  layout: Literal["padded", "packed", "tree"] = "padded"
+
+  compiles = True
+
+  @functools.cached_property
+  def scorer(self) -> scorer_lib.Scorer:
+    """The model, loaded when it is first asked for."""
+    return self._model.load(self.layout)
+
+  @property
+  def _model(self) -> checkpoint_lib.RewardModel:
+    return verbs.made(checkpoint_lib.RewardModel, self.checkpoint)
+
+  def __call__(
+    self, solutions: Sequence[schema.Solution]
+  ) -> list[schema.StepScores]:
+    """Returns the scores of the steps of each solution.
+
+    Args:
+      solutions: The solutions.
+    """
+    with progress.showing(
+      "score", len(solutions), first="compiling and scoring"
+    ) as update:
+      return self.scorer.score(solutions, progress=update)
+
+  def run(self, job: ScoreJob) -> None:
+    """Scores the solutions of a file.
+
+    Args:
+      job: The files.
+    """
+    outputs.check(
+      dict(output=job.output), [job.input.stored_at, self._model.folder]
+    )
+    solutions, left_out = job.input.read(job.shard)
+    report.computed(dict(scorer=self.scorer.config.compute_dtype))
+    if longer := self.scorer.longer_than_trained(solutions):
+      progress.log(
+        f"{longer} solutions are longer than the"
+        f" {self.scorer.encoding.max_tokens} tokens that the model was trained"
+        " with; they are scored whole"
+      )
+    scores = self(solutions)
+    records = map(record_of, solutions, scores)
+    count = files.write_records(job.output, records)
+    _logger.info(f"{job.output}: {count} solutions")
+    if unjudged := sum(not all(steps.judged) for steps in scores):
+      _logger.info(
+        f"{unjudged} solutions have steps that the model wasn't trained to"
+        ' judge; "judged" marks them (docs/evaluation.md)'
+      )
+    report.left_out(left_out)
+
+
+def record_of(
+  solution: schema.Solution, steps: schema.StepScores
+) -> dict[str, Any]:
+  """Returns the record of a solution's scores: its id, fields_of, aggregates.
+
+  Args:
+    solution: The solution.
+    steps: The scores of its steps.
+
+  Returns:
+    The record, as the command writes it.
+  """
+  from prm_jax import voting
+
+  aggregates = {
+    how: voting.aggregate(steps.scores, how) for how in voting.AGGREGATES
+  }
+  return dict(id=solution.id, **fields_of(steps), **aggregates)
+
+
+def fields_of(row: schema.StepScores) -> dict[str, Any]:
+  """Returns the scores of a solution's steps as fields of a record.
+
+  Args:
+    row: The scores.
+
+  Returns:
+    step_scores, step_logits (log-odds in nats; None if the scorer has none) and
+    judged (whether the model was trained to judge each step); and
+    without_thinking if a turn was read so.
+  """
+  unread = dict(without_thinking=list(row.without_thinking))
+  return dict(
+    step_scores=list(row.scores),
+    step_logits=None if row.logits is None else list(row.logits),
+    judged=list(row.judged),
+    **(unread if any(row.without_thinking) else {}),
+  )

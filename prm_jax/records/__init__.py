@@ -1,0 +1,1 @@
+"""Files of solutions: our own form, the tables of others, and what names them."""

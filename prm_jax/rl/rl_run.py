@@ -1,0 +1,267 @@
+"""Trains a policy, given a config, problems and a verifier.
+
+Only this module joins the RL program, its models, its rewards and `fit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import logging
+import pathlib
+import tempfile
+
+import jax
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
+from prm_jax.models import sharding
+from prm_jax.policy import codecs
+from prm_jax.rl import experience
+from prm_jax.rl import hacking_monitor
+from prm_jax.rl import measure
+from prm_jax.rl import reward_record
+from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import rl_config as rl_config
+from prm_jax.rl import rl_program as rl_program
+from prm_jax.rl import roles as roles_lib
+from prm_jax.rl import sample_files
+from prm_jax.rl import tasks as problems_lib
+from prm_jax.rl import updates
+from prm_jax.training import loop
+from prm_jax.training import program as program_lib
+
+_logger = logging.getLogger(__name__)
+
+_NO_ADVANTAGE = (
+  "no token of the rollout has an advantage, so the policy learns nothing from"
+  " it: every return is 0 or its baseline (as clip_delta's are if all scores"
+  " are above credit.threshold); zero_advantages counts such rollouts"
+)
+SHOWN_METRICS = (
+  *("accuracy", "prm_return", "prm_score", "heldout_prm", "kl_nats"),
+  *("entropy_nats", "clipped", "tokens", "steps", "distinct", "grad_norm"),
+)
+
+
+def train(
+  config: rl_config.RLConfig,
+  workdir: pathlib.Path,
+  *,
+  problems: Sequence[schema.Solution],
+  held_out: Sequence[schema.Solution],
+  verifier: rewards_lib.Verifier,
+  fresh: bool = False,
+  on_start: Callable[[], None] = lambda: None,
+) -> program_lib.TrainState:
+  """Trains a policy or resumes its training; returns the last state.
+
+  Args:
+    config: The run.
+    workdir: The folder for checkpoints, metrics and samples.
+    problems: Solutions without steps, as problems.read_problems returns them.
+    held_out: The problems of the evaluations; none of them is trained on.
+    verifier: Checks answers, and steps if it can.
+    fresh: Whether to replace what the workdir holds, instead of resuming it.
+    on_start: Called when nothing can be refused any more.
+
+  Raises:
+    InputError: A folder, the problems or the config can't be used, or too many
+      updates in a row had no finite gradient.
+  """
+  name = workdir.name
+  mesh = sharding.make_mesh(config.mesh)
+  sharding.check_rows(config.packing.batch_size, mesh)
+  _check(config, problems, held_out, verifier)
+  first = 0 if fresh else max(saves.saved_steps(workdir), default=0)
+  roles = read_roles(config)
+  scored_by = reward_record.of(roles.identities, verifier.identity)
+  if first:
+    _check_same_policy(roles, workdir)
+    reward_record.check_same(workdir, scored_by)
+  collector = make_collector(
+    config,
+    roles.models,
+    codec=roles.codec,
+    problems=problems,
+    functions=roles_lib.reward_functions(
+      roles,
+      verifier,
+      problems,
+      max_tokens=config.rollout.max_tokens,
+      batch_tokens=config.packing.batch_size * config.packing.sequence_length,
+    ),
+    writer=sample_files.Samples(workdir, first),
+  )
+  _logger.info(
+    f"{name}: the longest prompt has {collector.prompt_tokens} tokens; an"
+    f" update takes {config.rollout.num_solutions} solutions in up to"
+    f" {collector.microbatches * config.minibatches} microbatches of"
+    f" {config.packing.batch_size} x {config.packing.sequence_length} tokens",
+  )
+
+  def describe_policy():
+    on_start()
+    model_json.write_description(workdir, describe(roles, workdir))
+    reward_record.write(workdir, scored_by)
+
+  return loop.fit(
+    make_program(config, roles.models, shares_reference=roles.shares_reference),
+    collector,
+    config.fit,
+    workdir=workdir,
+    key=jax.random.key(config.seed),
+    mesh=mesh,
+    init_from=roles.init_from,
+    donate=True,
+    fresh=fresh,
+    measure=measure.Measure(collector, held_out),
+    callback=watch(config.monitor, name),
+    on_start=describe_policy,
+    shown=SHOWN_METRICS,
+    name=name,
+  )
+
+
+def _check(config, problems, held_out, verifier) -> None:
+  """Refuses problems and a verifier that don't fit the config."""
+  problems_lib.check_disjoint(problems, held_out)
+  answered = any(map(problems_lib.has_answer, problems))
+  if config.rewards.verifier and verifier.needs_answers and not answered:
+    raise errors.InputError(
+      f"problems.train: none of its {len(problems):,} problems has an answer,"
+      f" which rewards.verifier={config.rewards.verifier} compares with; give"
+      ' "answer" fields, or set it to 0'
+    )
+  if config.rewards.exact and verifier.exact is None:
+    raise errors.InputError(
+      f"rewards.exact={config.rewards.exact}: the verifier of these problems"
+      " doesn't know right steps; set it to 0"
+    )
+
+
+def _check_same_policy(roles: roles_lib.Roles, workdir: pathlib.Path) -> None:
+  """Refuses to resume if the saves are of another policy than init_from's."""
+  with tempfile.TemporaryDirectory() as folder:
+    now = describe(roles, pathlib.Path(folder))
+  names = model_json.differences(
+    model_json.read_description(workdir), now, workdir
+  )
+  if names:
+    raise errors.InputError(
+      f"{workdir}: its policy was another one than that of init_from:"
+      f" {', '.join(names)} differ; put the folder of init_from back as it was,"
+      " or give `fresh=True`"
+    )
+
+
+def read_roles(config: rl_config.RLConfig) -> roles_lib.Roles:
+  """Returns the models that a config names; see roles.read_roles."""
+  return roles_lib.read_roles(
+    config.init_from,
+    model=config.model,
+    reference=config.reference,
+    critic=config.critic,
+    prm=config.prm,
+    orm=config.orm,
+    held_out_prm=config.held_out_prm,
+    outcome=config.outcome,
+    key=config.key,
+    score_dtype=config.score_dtype,
+    has_critic=config.loss.critic == "separate",
+    has_implicit=config.rewards.implicit > 0,
+    shares_reference=config.trainable == "lora",
+  )
+
+
+def make_program(
+  config: rl_config.RLConfig,
+  models: updates.Models,
+  *,
+  shares_reference: bool = False,
+) -> program_lib.Program:
+  """Returns the program of a config's updates; see rl.rl_program.make."""
+  return rl_program.make(
+    models,
+    loss=config.loss,
+    shape=config.shape,
+    update=config.update,
+    shares_reference=shares_reference,
+  )
+
+
+def make_collector(
+  config: rl_config.RLConfig,
+  models: updates.Models,
+  *,
+  codec: codecs.Codec,
+  problems: Sequence[schema.Solution],
+  functions: rewards_lib.RewardFunctions,
+  writer: experience.Writer | None = None,
+) -> experience.Collector:
+  """Returns the collector that makes a config's rollouts.
+
+  Args:
+    config: The run.
+    models: The models of its roles.
+    codec: How the policy's prompts are written and its ids are read.
+    problems: The problems to sample solutions of.
+    functions: The functions that score the samples.
+    writer: Called with each rollout's solutions and their scores.
+  """
+  return experience.Collector(
+    rollout=config.rollout,
+    shape=config.shape,
+    rewards=config.rewards,
+    credit=config.credit,
+    loss=config.loss,
+    models=models,
+    codec=codec,
+    problems=problems,
+    functions=functions,
+    key=jax.random.key(config.seed),
+    seed=config.seed,
+    epochs=config.epochs,
+    implicit_beta=config.implicit_beta,
+    writer=writer,
+  )
+
+
+def watch(config: hacking_monitor.MonitorConfig, name: str) -> loop.Callback:
+  """Returns a function that checks every update's records for hacking.
+
+  It also reports, once, a rollout that gave no token an advantage.
+  """
+  known: set[str] = set()
+
+  def check(records):
+    last = records[-1] if records else {}
+    if last.get("zero_advantages") and _NO_ADVANTAGE not in known:
+      _logger.warning(f"{name}: step {last['step']}: {_NO_ADVANTAGE}")
+      known.add(_NO_ADVANTAGE)
+    alarms = hacking_monitor.alarms(records, config)
+    for alarm in alarms:
+      if alarm.kind not in known:
+        _logger.warning(f"{name}: step {alarm.update}: {alarm.text}")
+        known.add(alarm.kind)
+    acting = hacking_monitor.acting(alarms, config)
+    if acting is None:
+      return None
+    back = config.action == "rollback"
+    return loop.StopDecision(acting.text, acting.turn if back else None)
+
+  return check
+
+
+def describe(
+  roles: roles_lib.Roles, folder: pathlib.Path
+) -> model_json.Description:
+  """Returns what a user of the checkpoints as a policy must know."""
+  return model_json.Description(
+    program="rl",
+    model=roles.models.policy,
+    encoding=roles.encoding,
+    tokenizer=roles.codec.tokenizer.save(folder),
+    sampling=roles.sampling,
+  )

@@ -1,0 +1,1 @@
+"""Rows of a batch: examples packed, loaded and kept."""

@@ -1,0 +1,1 @@
+"""A reward model that reads: steps in, one score for each out."""

@@ -1,0 +1,384 @@
+"""Trains a checkpoint folder, given a config and solutions.
+
+Only this module joins a program, its data and `fit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+import pathlib
+import tempfile
+from typing import Any
+
+from flax.core import meta
+import jax
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.checkpoints import integrity
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
+from prm_jax.models import lora
+from prm_jax.models import model_config as model_config
+from prm_jax.models import sharding
+from prm_jax.records import array_record
+from prm_jax.records import jsonl
+from prm_jax.rows import encoded_cache
+from prm_jax.runtime import distributed
+from prm_jax.runtime import files
+from prm_jax.runtime import progress
+from prm_jax.runtime import storage
+from prm_jax.text import encoding
+from prm_jax.text import policy_templates
+from prm_jax.text import segmenters
+from prm_jax.text import templates
+from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.training import batches
+from prm_jax.training import implicit_prm
+from prm_jax.training import loop
+from prm_jax.training import program as program_lib
+from prm_jax.training import programs as programs_lib
+from prm_jax.training import train_config
+from prm_jax.training import trainable
+from prm_jax.training import warm_start
+
+_logger = logging.getLogger(__name__)
+
+# In the workdir: what a run learns from, which one that resumes compares.
+DATA = "data.json"
+# How a run is computed may change on the way: losses differ by rounding.
+MAY_CHANGE = (
+  *("mesh", "microbatches", "model.remat", "model.scan", "model.attention"),
+  *loop.MAY_CHANGE,
+)
+# How texts are cut changes no loss, so a run may get it late, but not change it.
+MAY_SET = ("segmenter",)
+
+
+def check_devices(config: train_config.TrainConfig) -> jax.sharding.Mesh:
+  """Returns the mesh; refuses one that doesn't fit the devices or the rows."""
+  mesh = sharding.make_mesh(config.mesh)
+  sharding.check_rows(config.packing.batch_size, mesh)
+  return mesh
+
+
+def check_init(
+  config: train_config.TrainConfig,
+  start: train_config.TrainConfig,
+  vocab_size: int,
+) -> None:
+  """Refuses a run that can't begin with the parameters of another model."""
+  abstract, programs = [], []
+  for c in (config, start):
+    model = model_config.ModelConfig(vocab_size=vocab_size, **c.model)
+    programs.append(train_config.make_program(c, model))
+    state = jax.eval_shape(programs[-1].init, jax.random.key(0))
+    abstract.append(meta.unbox(state.params))
+  warm_start.common(*abstract)
+  warm_start.check_frozen(programs[0], *abstract)
+
+
+def read_init(config: train_config.TrainConfig, folder: pathlib.Path) -> Any:
+  """Returns a checkpoint's parameters, for a run to begin with.
+
+  Its adapters are merged into the kernels if the run's model has none.
+
+  Raises:
+    InputError: The folder can't be read, or the run would scale its adapters
+      otherwise.
+  """
+  description = model_json.read_description(folder)
+  params = programs_lib.load_params(folder, description)
+  old = description.model
+  new = model_config.ModelConfig(vocab_size=old.vocab_size, **config.model)
+  if old.lora_rank and not new.lora_rank:
+    _logger.info(
+      f"init_from={folder}: its adapters are merged into the kernels"
+    )
+    return lora.merge(old, params)[1]
+  if old.lora_rank and old.lora_alpha != new.lora_alpha:
+    raise errors.InputError(
+      f"init_from={folder}: its adapters have model.lora_alpha="
+      f"{old.lora_alpha}, this config {new.lora_alpha}; give both the same"
+    )
+  return params
+
+
+def read_sampling(
+  kind: program_lib.Kind, folder: pathlib.Path
+) -> Mapping[str, float]:
+  """Returns the default temperature, top_p, top_k and min_p of a run's policy.
+
+  They are those in model.json of the policy that it starts from. Without such a
+  policy, or if the run trains none, there are none.
+
+  Args:
+    kind: The kind of the run's program.
+    folder: The checkpoint folder that the run starts from.
+  """
+  description = model_json.read_description(folder)
+  is_policy = programs_lib.KINDS[description.program].writes
+  return description.sampling if is_policy and kind.writes else {}
+
+
+def train(
+  config: train_config.TrainConfig,
+  solutions: Sequence[schema.Solution],
+  tokenizer: tokenizer_lib.Tokenizer,
+  workdir: pathlib.Path,
+  *,
+  eval_solutions: Sequence[schema.Solution] = (),
+  sources: batches.Sources | None = None,
+  eval_sources: batches.Sources | None = None,
+  init_from: Any = None,
+  donate: bool = False,
+  vocab_size: int | None = None,
+  sampling: Mapping[str, float] | None = None,
+  fresh: bool = False,
+  cache: encoded_cache.Cache | None = None,
+  on_start: Callable[[], None] = lambda: None,
+  bucket: storage.Bucket | None = None,
+) -> tuple[model_config.ModelConfig, Any]:
+  """Trains a checkpoint folder or resumes its training; returns the model.
+
+  Args:
+    config: The whole run.
+    solutions: The solutions to train on.
+    tokenizer: The tokenizer.
+    workdir: The folder of checkpoints and metrics.
+    eval_solutions: The solutions to evaluate on.
+    sources: The source of each solution, if there are several; each source is
+      also measured alone.
+    eval_sources: The same for eval_solutions, with the same names.
+    init_from: Initial parameters.
+    donate: See loop.fit.
+    vocab_size: The number of rows of the embedding; None is the tokenizer's
+      size.
+    sampling: The defaults of read_sampling, which model.json keeps.
+    fresh: See loop.fit. The data are encoded again, too.
+    cache: Where encoded data are kept; None keeps none.
+    on_start: See loop.fit.
+    bucket: See loop.fit.
+
+  Returns:
+    The shape of the model, and its parameters.
+
+  Raises:
+    InputError: The folder holds a run of another model or a damaged one, or the
+      config doesn't fit the data or the devices.
+  """
+  name = workdir.name
+  mesh = check_devices(config)
+  train_config.warn_of_aggregate(config)
+  train_config.warn_of_head(config)
+  needed = encoding.num_ids(config.encoding, tokenizer)
+  vocab_size = vocab_size or tokenizer.vocab_size
+  if needed > vocab_size:
+    raise errors.InputError(
+      f"the model has {vocab_size} token ids and this reading takes {needed};"
+      " set encoding.template to one of"
+      f" {', '.join((*templates.NAMES, encoding.OF_POLICY))}"
+    )
+  data = dict(_told(solutions), evaluation=_told(eval_solutions))
+  distributed.check_same(dict(data=data))
+  if bucket is None:
+    distributed.check_same_folder(workdir)
+  else:
+    distributed.check_same(dict(workdir=str(bucket.there)))
+  encode = functools.partial(
+    batches.encode_rows,
+    *(config.objective, config.packing, config.encoding),
+    cache=cache,
+    fresh=fresh,
+  )
+  rows, counts = encode(
+    *(solutions, tokenizer, config.seed, sources), digest=data["sha256"]
+  )
+  _logger.info(f"{name}: {batches.describe_counts(counts, rows)}")
+  if sources is not None and sources.weights:
+    pairs = zip(rows.shares.tolist(), sources.names)
+    parts = ", ".join(f"{n:,} of {source}" for n, source in pairs)
+    _logger.info(f"{name}: rows of an epoch: {parts}")
+  eval_batches = []
+  if eval_solutions:
+    held_out, counts = encode(
+      *(eval_solutions, tokenizer, 0, eval_sources),
+      digest=data["evaluation"]["sha256"],
+    )
+    _logger.info(f"{name} eval: {batches.describe_counts(counts, held_out)}")
+    if config.eval_rows < held_out.rows_per_epoch:
+      _logger.info(
+        f"{name} eval: takes {config.eval_rows} of {held_out.rows_per_epoch}"
+        " rows; eval_rows takes more",
+      )
+    eval_batches = batches.each_once(held_out, config.eval_rows, mesh)
+  measured = sources or eval_sources
+  model = model_config.ModelConfig(vocab_size=vocab_size, **config.model)
+  path = workdir / DATA
+  saved = saves.saved_steps(storage.of_saves(workdir, bucket))
+  if saved and not fresh:
+    # First: a tokenizer that is made of the data differs with them.
+    _check_same_data(path, data)
+    _check_same_model(config, model, tokenizer, workdir)
+  if config.kind.has_reference:
+    if init_from is None:
+      raise errors.InputError(
+        "init_from: an implicit PRM is measured against the model that it"
+        " begins with; give the folder of an sft"
+      )
+    init_from = implicit_prm.begin_from(init_from)
+
+  def describe():
+    on_start()
+    files.write_json(path, integrity.sealed(data))
+    described = _description(config, model, tokenizer, workdir)
+    described = dataclasses.replace(described, sampling=sampling or {})
+    model_json.write_description(workdir, described)
+
+  program = train_config.make_program(
+    config, model, measured.names if measured else ()
+  )
+  if config.trainable != "all":
+    _logger.info(f"{name}: {_describe_trained(program)}")
+  state = loop.fit(
+    program,
+    loop.stored(batches.by_step(rows, mesh), config.fit.steps),
+    config.fit,
+    workdir=workdir,
+    key=jax.random.key(config.seed),
+    mesh=mesh,
+    init_from=init_from,
+    donate=donate,
+    eval_batches=eval_batches,
+    fresh=fresh,
+    on_start=describe,
+    bucket=bucket,
+    name=name,
+  )
+  return model, meta.unbox(state.params)
+
+
+def _describe_trained(program: program_lib.Program) -> str:
+  state = jax.eval_shape(program.init, jax.random.key(0))
+  trained, _ = trainable.split(meta.unbox(state.params), program.trains)
+  some, all_ = (
+    sum(x.size for x in jax.tree.leaves(tree))
+    for tree in (trained, state.params)
+  )
+  return f"trains {some:,} of {all_:,} parameters ({some / all_:.2%})"
+
+
+def _description(
+  config: train_config.TrainConfig,
+  model: model_config.ModelConfig,
+  tokenizer: tokenizer_lib.Tokenizer,
+  folder: pathlib.Path,
+) -> model_json.Description:
+  """Returns what a checkpoint's user must know; saves the tokenizer."""
+  return model_json.Description(
+    program=config.program,
+    model=model,
+    encoding=dataclasses.asdict(
+      encoding.with_template(config.encoding, tokenizer)
+    ),
+    tokenizer=tokenizer.save(folder),
+    aggregate=config.aggregate,
+    scoring=config.objective.scoring,
+    judged=config.objective.judged,
+    segmenter=_segmenter(config),
+  )
+
+
+def _segmenter(
+  config: train_config.TrainConfig,
+) -> segmenters.Segmenter | None:
+  """Returns how the model's texts are cut, if that is known."""
+  if config.segmenter:
+    return segmenters.parse(config.segmenter)
+  template = config.encoding.template
+  if isinstance(template, policy_templates.PolicyTemplate):
+    return template.segmenter
+  return None
+
+
+def _told(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
+  """Returns data that shows whether a run resumes with the same solutions."""
+  if isinstance(solutions, array_record.Chosen):
+    return dict(solutions=len(solutions), sha256=solutions.fingerprint)
+  whole = hashlib.sha256()
+  encode = json.JSONEncoder(sort_keys=True, default=str).encode
+  for s in progress.through("digest", solutions, len(solutions)):
+    record = jsonl.record_from_solution(s)
+    whole.update(encode(record).encode())
+  return dict(solutions=len(solutions), sha256=whole.hexdigest())
+
+
+def _check_same_data(path: pathlib.Path, data: Mapping[str, Any]) -> None:
+  """Raises InputError if the run to be resumed had other solutions.
+
+  Its steps would read other rows than before, and its evaluations, of which the
+  best may be kept, couldn't be compared.
+  """
+  saved = integrity.unsealed(files.read_json(path)) if path.exists() else {}
+  if saved is None or not isinstance(saved.get("evaluation", {}), dict | None):
+    raise errors.InputError(
+      f"{path}: damaged: it isn't what was written; put the original back, or"
+      " remove it to continue without comparing the data"
+    )
+  for what, old, new in (
+    ("learns from", saved, data),
+    ("is evaluated on", saved.get("evaluation"), data["evaluation"]),
+  ):
+    # A run may have had no data to evaluate.
+    if not old or old.get("sha256") == new["sha256"]:
+      continue
+    counts = [x.get("solutions") for x in (old, new)]
+    difference = (
+      f"{counts[0]} solutions, now {counts[1]}"
+      if counts[0] != counts[1]
+      else f"as many solutions, {counts[0]}, but not the same or in another"
+      " order"
+    )
+    raise errors.InputError(
+      f"{path.parent}: its run {what} other data: {difference}; give the same,"
+      f" `fresh=True` to start again from step 0, or remove {path.name} to continue on these"
+    )
+
+
+def _check_same_model(
+  config: train_config.TrainConfig,
+  model: model_config.ModelConfig,
+  tokenizer: tokenizer_lib.Tokenizer,
+  workdir: pathlib.Path,
+) -> None:
+  """Raises InputError if the workdir's checkpoints are of another model."""
+  with tempfile.TemporaryDirectory() as folder:
+    described = _description(config, model, tokenizer, pathlib.Path(folder))
+  old, new = (
+    dict[str, Any](
+      program=x.program,
+      tokenizer=x.tokenizer,
+      scoring=x.scoring,
+      encoding=encoding.saved_encoding(x.encoding, workdir),
+      # How it's computed may change on the way: to fit the memory, say.
+      model=dataclasses.replace(
+        x.model,
+        remat="none",
+        scan=True,
+        compute_dtype="float32",
+        attention="auto",
+      ),
+    )
+    for x in (model_json.read_description(workdir), described)
+  )
+  differ = [name for name in old if old[name] != new[name]]
+  if differ:
+    raise errors.InputError(
+      f"{workdir}: holds a run with another {', another '.join(differ)};"
+      " take its config, another `workdir`, or `fresh=True` to replace it"
+    )
