@@ -18,18 +18,7 @@ import importlib
 from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
-  from prm_jax.huggingface.folders import abstract_params as abstract_params
-  from prm_jax.huggingface.folders import DTYPES as DTYPES
-  from prm_jax.huggingface.folders import export_tensors as export_tensors
-  from prm_jax.huggingface.folders import FAMILIES as FAMILIES
-  from prm_jax.huggingface.folders import families_of as families_of
-  from prm_jax.huggingface.folders import load_params as load_params
-  from prm_jax.huggingface.folders import open_tensors as open_tensors
-  from prm_jax.huggingface.folders import read_config as read_config
-  from prm_jax.huggingface.folders import save as save
-  from prm_jax.huggingface.folders import Source as Source
-  from prm_jax.huggingface.folders import tensor_shapes as tensor_shapes
-  from prm_jax.huggingface.folders import Tensors as Tensors
+  from prm_jax.huggingface.folders import *  # noqa: F403
 
 
 _OF_FOLDERS = (

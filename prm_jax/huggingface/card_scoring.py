@@ -8,6 +8,7 @@ import pathlib
 from typing import NamedTuple
 
 from prm_jax import huggingface
+from prm_jax.huggingface import heads
 from prm_jax.models import model_config
 
 
@@ -36,7 +37,6 @@ class Adapts(NamedTuple):
 
 
 _WHOLE = "ForSequenceClassification"
-_SAFETENSORS = ("safetensors.torch",)
 
 
 def scoring(
@@ -56,12 +56,11 @@ def scoring(
   if adapts is not None:
     whole = _of_class(architecture, model)
     return None if whole is None else _with_adapter(whole, adapts)
-  if architecture.endswith(("ForTokenClassification", _WHOLE)):
+  tensors = huggingface.open_tensors(folder)
+  kind = heads.kind_of(architecture, tensors.names)
+  if kind in (None, "TokenClassification", "SequenceClassification"):
     return _of_class(architecture, model)
-  file = _head_file(folder)
-  if file is None:
-    return _of_class(architecture, model)
-  return _of_head(file, architecture)
+  return _of_head(heads.KINDS[kind], tensors)
 
 
 def _with_adapter(scoring: Scoring, adapts: Adapts) -> Scoring:
@@ -97,27 +96,27 @@ def _of_class(
   return Scoring([_from_pretrained("AutoModelForCausalLM")], [scores])
 
 
-def _of_head(file: str, architecture: str) -> Scoring:
+def _of_head(head: heads.Kind, tensors: huggingface.Tensors) -> Scoring | None:
   """Returns how a model scores whose head transformers has no class for."""
+  files = {tensors.entries[name].file.name for name in head.names.values()}
+  if len(files) > 1:
+    return None
   loads = [
     _from_pretrained("AutoModel"),
-    f'head = safetensors.torch.load_file("HERE/{file}")',
+    f'head = safetensors.torch.load_file("HERE/{files.pop()}")',
   ]
-  x = "x = model(torch.tensor([ids])).last_hidden_state[0, places]"
-  if architecture.endswith("ForCausalLM"):  # a value head
-    computes = [
-      x,
-      f"x = {_linear('v_head.summary')}",
-      "scores = x[:, 0].sigmoid()",
-    ]
-    return Scoring(loads, computes, imports=_SAFETENSORS)
-  inner = f"x = torch.relu({_linear('score.0')})"
-  outer = f"logits = {_linear('score.2')}"
-  of_whole = architecture.endswith("ForRewardModel")
+  names = [x for x in head.names.values() if x.endswith(".weight")]
+  *inner, outer = (x.removesuffix(".weight") for x in names)
   scores = "scores = logits.softmax(-1)[:, 1]"
-  if of_whole:
-    scores = "scores = logits[-1].sigmoid()"
-  return Scoring(loads, [x, inner, outer, scores], of_whole, _SAFETENSORS)
+  if tensors.entries[names[-1]].shape[0] == 1:
+    scores = f"scores = logits[{'-1' if head.is_outcome else ':, 0'}].sigmoid()"
+  computes = [
+    "x = model(torch.tensor([ids])).last_hidden_state[0, places]",
+    *(f"x = torch.relu({_linear(name)})" for name in inner),
+    f"logits = {_linear(outer)}",
+    scores,
+  ]
+  return Scoring(loads, computes, head.is_outcome, ("safetensors.torch",))
 
 
 def _from_pretrained(name: str) -> str:
@@ -128,11 +127,3 @@ def _from_pretrained(name: str) -> str:
 def _linear(name: str) -> str:
   weight, bias = (f'head["{name}.{x}"].float()' for x in ("weight", "bias"))
   return f"x @ {weight}.T + {bias}"
-
-
-def _head_file(folder: pathlib.Path) -> str | None:
-  """Returns the file of a head that transformers has no class for."""
-  tensors = huggingface.open_tensors(folder)
-  names = [x for x in tensors.names if x.startswith(("v_head.", "score."))]
-  files = {pathlib.Path(tensors.entries[name].file).name for name in names}
-  return files.pop() if len(files) == 1 else None

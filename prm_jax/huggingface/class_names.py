@@ -103,10 +103,7 @@ def _names(raw: Mapping[str, Any], source: pathlib.Path) -> list[str]:
   Raises:
     InputError: id2label or label2id isn't of its form, or they differ.
   """
-  given = [
-    _in_order(raw, "id2label", source),
-    _in_order(raw, "label2id", source),
-  ]
+  given = [_in_order(raw, x, source) for x in ("id2label", "label2id")]
   given = [x for x in given if x != [f"LABEL_{i}" for i in range(len(x))]]
   if len(given) == 2 and given[0] != given[1]:
     raise errors.InputError(
@@ -126,19 +123,21 @@ def _in_order(
   names = labels if isinstance(labels, Mapping) else {}
   if field == "label2id":
     names = {str(i): name for name, i in names.items()}
-  wanted = [str(i) for i in range(len(labels))] if names else []
   # JSON's own false and true, 0 and 1 are as their texts, which keys are.
   names = {
     i: json.dumps(name) if isinstance(name, (bool, int, float)) else name
     for i, name in names.items()
   }
-  are_texts = all(isinstance(name, str) for name in names.values())
-  if not names or sorted(names) != sorted(wanted) or not are_texts:
+  wanted = [str(i) for i in range(len(labels))] if names else []
+  listed: list[Any] = [names.get(i) for i in wanted]
+  if len(names) != len(listed) or not all(isinstance(x, str) for x in listed):
+    listed = []
+  if not listed:
     raise errors.InputError(
       f"{source}: config.json: {field} is {reprlib.repr(labels)}; expected the"
       " names of the classes and their indices, from 0"
     )
-  return [names[i] for i in wanted]
+  return listed
 
 
 def _refused(source: pathlib.Path, reason: str, num: int) -> errors.InputError:

@@ -143,10 +143,7 @@ class Import(verbs.Verb):
       # Editors on Windows write a mark first.
       prompt = files.read_text(self.prompt_file).removeprefix("\ufeff")
     return import_policy.Options(
-      policy_template=self.policy_template,
-      system=self.system,
-      thinking=self.thinking,
-      prompt=prompt,
+      *(self.policy_template, self.system, self.thinking, prompt),
       segmenter=self.segmenter,
     )
 

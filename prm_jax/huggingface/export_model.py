@@ -88,19 +88,11 @@ def export_folder(
   """
   forks.check()
   import_model.check_new(target)
-  origin_digests.check(source / import_model.ORIGIN)
+  origin = source / import_model.ORIGIN
+  origin_digests.check(origin)
   description = model_json.read_description(source)
   step = saves.chosen(source, step)
-  where = pathlib.Path(source) / model_json.DESCRIPTION
-  encoding_config = encoding_records.from_record(description.encoding, where)
-  name = encoding_config.template.name
-  if template not in (None, name):
-    raise errors.InputError(
-      f"{source}: is read as {name!r}; read as {template!r} its scores would be"
-      f" others. Train with encoding.template={template!r}, or export it as"
-      f" {name!r}"
-    )
-  origin = source / import_model.ORIGIN
+  encoding_config, name = _encoding(source, description, template)
   raw = foreign_files.read_json(origin, "config.json")
   imported = raw.get("dtype") or raw.get("torch_dtype") or "float32"
   if base is not None:
@@ -157,9 +149,6 @@ def export_folder(
     template=name,
     dtype=dtype,
     aggregate=description.aggregate,
-    parts={},
-    example=None,
-    snippet=None,
     is_outcome=program.heads == ("outcome",),
     config=config,
     metrics=metrics,
@@ -178,6 +167,24 @@ def export_folder(
   with files.replacing(target / _CARD) as f:
     f.write(model_card.write(facts))
   return facts
+
+
+def _encoding(
+  source: pathlib.Path,
+  description: model_json.Description,
+  template: str | None,
+) -> tuple[encoding.EncodingConfig, str]:
+  """Returns how a checkpoint is read, and its template's name: `template`'s."""
+  where = source / model_json.DESCRIPTION
+  encoding_config = encoding_records.from_record(description.encoding, where)
+  name = encoding_config.template.name
+  if template not in (None, name):
+    raise errors.InputError(
+      f"{source}: is read as {name!r}; read as {template!r} its scores would be"
+      f" others. Train with encoding.template={template!r}, or export it as"
+      f" {name!r}"
+    )
+  return encoding_config, name
 
 
 def _labels(

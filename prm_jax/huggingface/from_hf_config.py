@@ -208,42 +208,36 @@ def _rope(
 
   is_local: Whether a layer has a window.
   """
-  parameters = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
-  local: dict[str, Any] = {}
-  nested = isinstance(parameters, dict) and any(
-    kind in parameters for kind in layer_windows.TYPES
-  )
-  if family.has_local_rope:
-    local = dict(rope_theta=get("rope_local_base_freq", float))
-    if nested:
-      sliding = parameters.get("sliding_attention") or {}
-      if not isinstance(sliding, dict):
-        raise errors.InputError(
-          f"rope_parameters.sliding_attention={sliding!r}: expected an object"
-        )
-      local |= sliding
-      parameters = parameters.get("full_attention") or {}
-      if local.get("rope_type", "default") != "default":
-        raise errors.InputError(
-          f"rope_parameters: rope_type={local['rope_type']!r} in layers with a"
-          " window: expected default"
-        )
-  elif nested:
+  full = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+  sliding: Any = {}
+  if isinstance(full, dict) and {*layer_windows.TYPES} & full.keys():
+    if not family.has_local_rope:
+      raise errors.InputError(
+        f"rope_parameters: our {family.name} has the same RoPE in all layers"
+      )
+    full, sliding = (full.get(x) or {} for x in layer_windows.TYPES)
+  for parameters in (full, sliding):
+    if not isinstance(parameters, dict):
+      raise errors.InputError(
+        f"rope_parameters={parameters!r}: expected an object"
+      )
+  if sliding.get("rope_type", "default") != "default":
     raise errors.InputError(
-      f"rope_parameters: our {family.name} has the same RoPE in all layers"
+      f"rope_parameters: rope_type={sliding['rope_type']!r} in layers with a"
+      " window: expected default"
     )
-  if not isinstance(parameters, dict):
-    raise errors.InputError(
-      f"rope_parameters={parameters!r}: expected an object"
-    )
-  if parameters.get("partial_rotary_factor", 1) != 1:
+  if full.get("partial_rotary_factor", 1) != 1:
     raise errors.InputError("partial_rotary_factor: RoPE must turn every pair")
-  default = dict(rope_theta=get("rope_theta", float))
-  theta = _field(parameters, default, "rope_theta", float)
-  rope = dict(rope_theta=theta, **_rope_scaling(parameters, raw))
-  if local and is_local:
-    rope["rope_local_theta"] = _field(local, {}, "rope_theta", float)
-  return rope
+
+  def theta(parameters: Mapping[str, Any], name: str) -> Any:
+    default = dict(rope_theta=get(name, float))
+    return _field(parameters, default, "rope_theta", float)
+
+  rope = dict(rope_theta=theta(full, "rope_theta"))
+  if family.has_local_rope:
+    local = theta(sliding, "rope_local_base_freq")
+    rope |= dict(rope_local_theta=local) if is_local else {}
+  return rope | _rope_scaling(full, raw)
 
 
 def _rope_scaling(

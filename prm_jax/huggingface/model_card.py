@@ -64,13 +64,13 @@ class Facts:
     template: The name of its template.
     dtype: The type of its numbers.
     aggregate: How step scores become a solution's score.
-    parts: The parts of the template.
-    example: An example with scores; None for a policy.
-    snippet: Python that scores the reader's own text; None if there is none.
     is_outcome: Whether it scores outcomes, as an ORM.
     config: The config of the training run, if known.
     metrics: The metrics of the training run, if known.
     fields: What the Hub's fields say.
+    parts: The parts of the template.
+    example: An example with scores; None for a policy.
+    snippet: Python that scores the reader's own text; None if there is none.
     is_adapter: Whether it has adapters alone, beside their base.
     judged: Which steps the scores were trained for, one of schema.JUDGED.
     strips: Whether white space around the problem is left out.
@@ -86,13 +86,15 @@ class Facts:
   template: str
   dtype: str
   aggregate: str
-  parts: Mapping[str, Sequence[Sequence[str]]]
-  example: Example | None
-  snippet: card_snippet.Snippet | None
   is_outcome: bool
   config: Mapping[str, Any]
   metrics: Mapping[str, float | None]
   fields: card_fields.Fields
+  parts: Mapping[str, Sequence[Sequence[str]]] = dataclasses.field(
+    default_factory=dict
+  )
+  example: Example | None = None
+  snippet: card_snippet.Snippet | None = None
   is_adapter: bool = False
   judged: str = "all"
   strips: bool = False

@@ -6,7 +6,7 @@ them; and with texts as people, models and tools write them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import random
@@ -131,47 +131,46 @@ def marked(each: bool) -> list[Conversation]:
   Args:
     each: Whether arguments are written one by one, so that their number tells.
   """
-  found = []
   all_kinds = [x if each else x.replace("F", "C") for x in _kinds()]
-  for kinds, thinks, tools in itertools.product(
-    dict.fromkeys(all_kinds), (False, True), (False, True)
-  ):
-    found.append(of_marks(kinds, thinks=thinks, tools=tools, each=each))
-    if len(kinds) < 4:
-      found.append(
-        of_marks(kinds, thinks=thinks, tools=tools, each=each, system=True)
-      )
-  return found
+  return [
+    of_marks(kinds, thinks=thinks, tools=tools, each=each, system=system)
+    for kinds, thinks, tools in itertools.product(
+      dict.fromkeys(all_kinds), (False, True), (False, True)
+    )
+    for system in ((False, True) if len(kinds) < 4 else (False,))
+  ]
+
+
+def _changed(
+  conversation: Conversation, change: Callable[[Message], dict[str, Any]]
+) -> Conversation:
+  """Returns a conversation with some fields of its messages changed."""
+  messages = conversation.messages
+  return conversation._replace(
+    messages=tuple(dataclasses.replace(x, **change(x)) for x in messages)
+  )
 
 
 def with_text(conversation: Conversation, mark: str, form: str) -> Conversation:
   """Returns a conversation with another text in place of a mark."""
-  text = form.format(mark)
-
-  def changed(message: Message) -> Message:
-    return dataclasses.replace(
-      message,
-      text=text if message.text == mark else message.text,
-      thinking=text if message.thinking == mark else message.thinking,
-    )
-
-  return conversation._replace(
-    messages=tuple(map(changed, conversation.messages))
+  texts = {mark: form.format(mark)}
+  return _changed(
+    conversation,
+    lambda x: dict(
+      text=texts.get(x.text, x.text),
+      thinking=x.thinking and texts.get(x.thinking, x.thinking),
+    ),
   )
 
 
 def with_ids(conversation: Conversation, call_id: str) -> Conversation:
   """Returns a conversation whose calls and results have an id."""
-
-  def changed(message: Message) -> Message:
-    return dataclasses.replace(
-      message,
-      answers=message.answers and call_id,
-      calls=tuple(dataclasses.replace(x, id=call_id) for x in message.calls),
-    )
-
-  return conversation._replace(
-    messages=tuple(map(changed, conversation.messages))
+  return _changed(
+    conversation,
+    lambda x: dict(
+      answers=x.answers and call_id,
+      calls=tuple(dataclasses.replace(y, id=call_id) for y in x.calls),
+    ),
   )
 
 
@@ -278,8 +277,7 @@ def _arguments(random_: random.Random) -> dict[str, Any]:
 def _trial_tool(
   tool: Mapping[str, Any], random_: random.Random
 ) -> Mapping[str, Any]:
-  function = dict(tool["function"])
-  function["description"] = random_.choice(
-    ("Looks up a row.", 'Looks up "x" & y,\nor \u00e9.', "")
+  said = ("Looks up a row.", 'Looks up "x" & y,\nor \u00e9.', "")
+  return dict(
+    tool, function=dict(tool["function"], description=random_.choice(said))
   )
-  return dict(tool, function=function)

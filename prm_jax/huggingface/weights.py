@@ -43,7 +43,9 @@ def tensor_shapes(
   family: str, model: model_config.ModelConfig, lm_head: bool = True
 ) -> dict[str, tuple[int, ...]]:
   """Returns the names and shapes of the tensors that a checkpoint must have."""
-  shapes = _flat(meta.unbox(abstract_params(model, lm_head)))
+  shapes = traverse_util.flatten_dict(
+    meta.unbox(abstract_params(model, lm_head))
+  )
   return _tensor_shapes(families.rows(family, model, lm_head), shapes)
 
 
@@ -77,11 +79,13 @@ def load_params(
     InputError: A tensor is missing, has another shape or dtype than config and
       family say, or holds a number that isn't finite.
   """
-  shapes = _flat(meta.unbox(abstract_params(model, lm_head)))
+  shapes = traverse_util.flatten_dict(
+    meta.unbox(abstract_params(model, lm_head))
+  )
   table = families.rows(family, model, lm_head)
   used = _check(tensors, _tensor_shapes(table, shapes))
   used |= _check_tied(tensors, model) if lm_head else set()
-  places = {} if shardings is None else _flat(shardings)
+  places = {} if shardings is None else traverse_util.flatten_dict(shardings)
   first = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
   params = {
     row.path: _load(
@@ -111,7 +115,7 @@ def export_tensors(
     InputError: the family has no such model.
   """
   to_hf_config.check(family, model)
-  flat = _flat(params)
+  flat = traverse_util.flatten_dict(params)
   table = [
     row
     for row in families.rows(family, model)
@@ -129,10 +133,6 @@ def export_tensors(
 def _host(x: Any, row: families.Row) -> np.ndarray:
   x = np.asarray(jax.device_get(x))
   return np.ascontiguousarray(x.T if row.transpose else x)
-
-
-def _flat(tree: Any) -> dict[tuple[str, ...], Any]:
-  return traverse_util.flatten_dict(tree)
 
 
 def _tensor_shapes(

@@ -542,12 +542,10 @@ def test_an_aggregate_that_reads_steps_that_arent_judged_is_warned_of(
   assert ("in 1 of 2 solutions" in printed) == warns
 
 
-def test_samples_of_an_earlier_version_may_be_replaced_by_new_ones(tmp_path):
-  new = dict(id="a", step_scores=[], prediction=-1, target=-1, right=True)
-  old = {"scores" if k == "step_scores" else k: v for k, v in new.items()}
-  for record in (new, old):
-    files.write_records(tmp_path / "samples.jsonl", [record])
-    outputs.check(tmp_path / "r.json", tmp_path / "samples.jsonl", [])
+def test_samples_may_be_replaced_by_new_ones(tmp_path):
+  row = dict(id="a", step_scores=[], prediction=-1, target=-1, right=True)
+  files.write_records(tmp_path / "samples.jsonl", [row])
+  outputs.check(tmp_path / "r.json", tmp_path / "samples.jsonl", [])
   files.write_records(tmp_path / "samples.jsonl", [dict(id="a", scores=[])])
   with pytest.raises(errors_lib.InputError, match="wasn't written by an"):
     outputs.check(tmp_path / "r.json", tmp_path / "samples.jsonl", [])
@@ -860,14 +858,15 @@ def test_nothing_but_an_evaluations_own_files_is_replaced(tmp_path):
 
   refused(f"{samples}: is read by this command", [samples])
   refused(f"{output}: is read by this command", [output])
-  for content in ("", "text", "[1]", '{"accuracy": 1}', '{"run": 3}'):
+  whole = '{"run": {"command": "prm-jax eval", "evaluated": {}}}'
+  for content in ("", "text", "[1]", '{"run": 3}', whole.replace("{}", "1")):
     output.write_text(content)
     refused(f"{output}: is there already")
-  output.write_text('{"run": {"command": "prm-jax eval"}}')
+  output.write_text(whole)
   for content in ("", "text\n", '{"id": "a", "steps": []}\n'):
     samples.write_text(content)
     refused(f"{samples}: is there already")
-  row = dict(id="a", scores=[], prediction=0, target=0, right=True)
+  row = dict(id="a", step_scores=[], prediction=0, target=0, right=True)
   samples.write_text(json.dumps(row) + "\n")
   outputs.check(output, samples, [])
   with pytest.raises(
