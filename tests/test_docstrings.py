@@ -47,7 +47,7 @@ PUBLIC = (
     "integrations.scoring",
     "integrations.token_credit",
   ),
-  "integrations.chats",
+  "integrations.trainer_chats",
   *("integrations.openrlhf", "integrations.prime_rl", "integrations.skyrl"),
   *("integrations.slime", "integrations.tinker", "integrations.trl"),
   *("integrations.tunix", "integrations.turn_rewards", "integrations.verl"),

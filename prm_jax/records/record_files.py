@@ -266,14 +266,18 @@ def _rows(
         ]
       else:
         last = ["damaged", f"its reader ended ({how})"]
+  # ["end"], or a kind of fault and what it is.
+  kind, *said = last
   faults = dict(
-    row=f"{path}:{before + number + 1}: {last[1]}",
-    file=f"{part}: {last[1]}",
-    damaged=f"{part}: damaged table after row {number}: {last[1]}; copy it"
-    " again, or write it without the column",
+    row=f"{path}:{before + number + 1}: ",
+    file=f"{part}: ",
+    damaged=f"{part}: damaged table after row {number}: ",
   )
-  if last[0] in faults:
-    raise errors.InputError(faults[last[0]])
+  if kind in faults:
+    fix = "; copy it again, or write it without the column"
+    raise errors.InputError(
+      faults[kind] + "".join(said) + fix * (kind == "damaged")
+    )
 
 
 @contextlib.contextmanager

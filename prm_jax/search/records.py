@@ -37,17 +37,17 @@ def bill_record(
     `compute_dtype`. Of a model whose cost and prompts aren't known, the numbers
     of tokens read are None.
   """
-  search_models = {}
+  models = {}
   for name, spent in sorted(bill.items()):
     fields = dataclasses.asdict(spent)
     # A model that is known may read nothing: a solution without steps.
     if spent.calls and not spent.read and costs.get(name) is None:
       fields |= dict(read=None, read_once=None, context=None)
-    search_models[name] = fields
+    models[name] = fields
   return dict(
-    models=search_models,
+    models=models,
     flops=bill_lib.flops(bill, costs),
-    compute_dtype={name: compute_dtype.get(name) for name in search_models},
+    compute_dtype={name: compute_dtype.get(name) for name in models},
   )
 
 

@@ -191,13 +191,13 @@ class Searching(pool.Graded, verbs.Verb):
       fields.unique_id(seen, problem.id, f"problem {i}")
     starts, found = _starts(problems), dict[str, schema.Solution]()
     with (
-      self._opened(starts) as search_models,
+      self._opened(starts) as models,
       progress.showing(
         "search", len(starts), "problem", first=_FIRST
       ) as update,
     ):
       for batch in journal.batches(starts, SearchJob.batch):
-        results, _ = self._searched(batch, search_models)
+        results, _ = self._searched(batch, models)
         found.update((s.id, s) for s in results)
         update(len(found))
     return [found[s.id] for s in starts]

@@ -13,6 +13,7 @@ from prm_jax.huggingface import chat_template_worker
 from prm_jax.huggingface import chat_templates
 from prm_jax.text import policy_templates
 from prm_jax.text import templates
+from prm_jax.text import tokenizer_files
 
 CHATS = policy_templates.CHATS
 SYSTEM = "Answer {briefly}. <|im_end|>\n"
@@ -218,7 +219,7 @@ def test_a_tokenizer_that_drops_what_is_beside_a_control_is_refused(tmp_path):
   for token in spec["added_tokens"]:
     token["rstrip"] = token["content"] == "<|im_end|>"
   (folder / "tokenizer.json").write_text(json.dumps(spec))
-  tokenizer = chat_templates.tokenizer_lib.from_folder(folder)
+  tokenizer = tokenizer_files.from_folder(folder)
   with pytest.raises(errors.InputError, match="otherwise than the whole"):
     chat_templates.policy_template(folder, tokenizer)
 
@@ -269,7 +270,7 @@ def test_a_sentencepiece_model_has_the_names_that_the_config_lists(tmp_path):
     additional_special_tokens=["<|im_start|>", "<|im_end|>", "no control"],
   )
   (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-  tokenizer = chat_templates.tokenizer_lib.from_folder(tmp_path)
+  tokenizer = tokenizer_files.from_folder(tmp_path)
   found = chat_templates.policy_template(tmp_path, tokenizer)
   assert found.opening == policy_templates.qwen3().opening
   assert found.ends == ("<|im_end|>",)

@@ -367,9 +367,9 @@ class _Begun(Exception):
   """A run has begun."""
 
 
-def _begin(*args, on_start, **options):
-  del args, options
-  on_start()
+def _begin(program, rows, config, hooks):
+  del program, rows, config
+  hooks.on_start()
   raise _Begun
 
 

@@ -18,7 +18,7 @@ from prm_jax.cli import main
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_model
-from prm_jax.huggingface import recognise
+from prm_jax.text import tokenizer_files
 
 SMALL = import_model._COPIED
 READ = (
@@ -73,7 +73,7 @@ def test_no_other_tokenizer_is_read_outside_of_the_folder(exported, tmp_path):
   for name in ("tokenizer.model", "tokenizer.json"):
     (tmp_path / name).symlink_to("/etc/hosts")
     with pytest.raises(errors.InputError, match=f"{name}: a link out of"):
-      recognise.tokenizer_lib.from_folder(tmp_path)
+      tokenizer_files.from_folder(tmp_path)
   theirs = pathlib.Path(shutil.copytree(exported, tmp_path / "theirs"))
   where = theirs / how_read.ENCODING_FILE
   record = json.loads(where.read_text())

@@ -16,7 +16,6 @@ import pytest
 from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax.models import blockwise_attention
-from prm_jax.models import kinds
 from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.training import prm
@@ -32,7 +31,7 @@ MODEL = model_config.ModelConfig(
   d_ff=24,
   tie_embedding=False,
 )
-PROGRAMS = {k: kinds.KINDS[k] for k in ("sft", "prm", "orm")}
+PROGRAMS = {k: programs.TRAINED[k] for k in ("sft", "prm", "orm")}
 MESHES = [(8, 1, 1), (2, 4, 1), (2, 2, 2)]
 ROWS, ROW = 8, 16
 

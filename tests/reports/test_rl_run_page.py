@@ -16,7 +16,7 @@ from prm_jax.reports import rl_page
 from prm_jax.reports import rl_records
 from prm_jax.reports import solution_cards
 from prm_jax.rl import hacking_monitor
-from prm_jax.runtime import files
+from prm_jax.runtime import checked_lines
 
 HOSTILE = """</svg></td></style><script>alert("1'2")</script>&amp;<b x='"""
 # Shares of right answers, and the PRM's mean score: first, middle, last.
@@ -65,6 +65,7 @@ def sample(step=0, **fields):
     steps=["a", "b"],
     right=False,
     prm=[0.9, 0.25],
+    prm_judged=[True, True],
     exact=[1.0, 0.0],
     total_return=1.15,
     counts=True,
@@ -185,21 +186,6 @@ def test_every_metric_that_a_run_has_is_drawn_and_no_other():
   assert drawn(rl_page.render(run(**nothing), [], {})) == known & small
 
 
-def test_records_of_before_a_metric_was_renamed_make_the_same_page():
-  def old(record):
-    return {
-      k.replace("all_steps_correct", "faithful"): v for k, v in record.items()
-    }
-
-  before = [old(r) for r in run()]
-  assert "faithful" in before[0] and "all_steps_correct" not in before[0]
-  page = rl_page.render(run(), [], {})
-  assert rl_page.render(before, [], {}) == page
-  assert "All steps correct" in page
-  both = [dict(r, faithful=0.123) for r in run()]
-  assert rl_page.render(both, [], {}) == page
-
-
 def test_an_unknown_metric_leaves_neither_picture_nor_tile_nor_section():
   records = [
     {k: v for k, v in r.items() if k in ("step", "kind", "tokens")}
@@ -300,7 +286,6 @@ def test_a_sample_shows_each_step_with_its_score_and_whether_it_is_right():
 @pytest.mark.parametrize(
   "fields, grey",
   [
-    (dict(), [False, True]),  # a file that doesn't say it
     (dict(prm_judged=[True, True]), [False, False]),
     (dict(prm_judged=[False, True]), [True, False]),
   ],
@@ -351,8 +336,13 @@ def test_text_of_samples_never_becomes_markup():
   assert html.unescape(page).count(HOSTILE) == 6
 
 
+def _write(path, records):
+  lines = (checked_lines.line_of(json.dumps(x)) for x in records)
+  path.write_text("".join(lines))
+
+
 def test_a_run_is_read_from_its_folder_also_without_samples(tmp_path):
-  files.write_records(tmp_path / "metrics.jsonl", run())
+  _write(tmp_path / "metrics.jsonl", run())
   assert rl_records.read(tmp_path) == (run(), [])
-  files.write_records(tmp_path / "samples.jsonl", [sample()])
+  _write(tmp_path / "samples.jsonl", [sample()])
   assert rl_records.read(tmp_path) == (run(), [sample()])

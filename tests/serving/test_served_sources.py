@@ -142,7 +142,7 @@ JUDGE = dict(model="critic", chat=True, votes=4, max_tokens=9, seed=1)
 def _judge(stub, *votes, **fields):
   """Returns a judge whose answers are `votes`, in turn for each prompt."""
   pathlib.Path("judge.json").write_text(
-    json.dumps(dict(policy=stub.url) | JUDGE | declarations)
+    json.dumps(dict(policy=stub.url) | JUDGE | fields)
   )
   lock, counts = threading.Lock(), {}
 
@@ -721,7 +721,7 @@ def test_a_file_that_describes_no_judge_is_refused(
   gate, stub, monkeypatch, fields, words
 ):
   monkeypatch.delenv("NO_KEY", raising=False)
-  path = _judge(stub, "", **declarations)
+  path = _judge(stub, "", **fields)
   with pytest.raises(errors.InputError, match=r"judge\.json: ") as e:
     _load(path)
   assert words in str(e.value)
@@ -740,8 +740,8 @@ def test_a_judge_has_an_address_and_a_model(gate):
 
 def test_a_judges_fingerprint_is_of_what_it_is_asked(gate, stub):
   prints = {
-    _load(_judge(stub, "", **declarations)).fingerprint
-    for declarations in ({}, dict(concurrency=3), dict(votes=5), dict(seed=2))
+    _load(_judge(stub, "", **fields)).fingerprint
+    for fields in ({}, dict(concurrency=3), dict(votes=5), dict(seed=2))
   }
   assert len(prints) == 3
 
