@@ -21,8 +21,7 @@ BIN := $(VENV)/bin
 SHARED_DATA := $(wildcard $(CURDIR)/../shared/data)
 export PRM_JAX_DATA ?= $(SHARED_DATA)
 
-TESTS := -n 2 --dist=worksteal \
-  -m "not faults and not plan and not real_weights and not stories"
+TESTS := -n 2 --dist=worksteal -m "not faults and not plan and not real_weights"
 # The files with tests of a mark: collecting all the others takes 7 s a process.
 MARKED = $$(grep -rl --include='test_*.py' 'mark\.$(1)' tests | sort)
 # The slowest files of `make faults`, which start first: otherwise the last of
@@ -35,7 +34,7 @@ FAULTS_FIRST := $(addprefix tests/,faults/test_peers.py faults/test_kills.py \
 LONG := demo device_check docs huggingface models plan policy remote rl scoring \
   training runtime/test_distributed.py test_benchmarks.py test_public_api.py
 
-.PHONY: demo test test-fast newest package faults stories soak parity real plan-check lint \
+.PHONY: demo test test-fast newest package faults soak parity real plan-check lint \
   docs clean setup
 
 demo: $(VENV)/.installed
@@ -76,10 +75,6 @@ package: $(VENV)/.installed
 faults: $(VENV)/.emulator
 	$(BIN)/python -m pytest -n 2 --dist=loadfile --no-loadscope-reorder \
 	  -m faults $(FAULTS_FIRST) $(call MARKED,faults)
-
-# The six scripts of stories/, as they are written.
-stories: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 0 -m stories tests/stories
 
 # A scoring server for half an hour, while its clients are killed.
 soak: $(VENV)/.installed

@@ -1,9 +1,10 @@
-"""Samples N solutions of each problem and keeps the one that a model likes best.
+"""Samples N solutions of a problem and chooses one by a reward model.
 
-It compares a process and an outcome reward model with the majority of answers
-and with chance, at every N, over all subsets of the samples. It takes about 15
-seconds on two CPU cores, and once 30 more for the models of the first story:
-python stories/best_of_n.py [FOLDER]
+A PRM and an ORM that learned from the same solutions are compared with a
+majority vote and with votes that they weigh, at every N: the PRM's choices are
+far better, and its favourite isn't always the best use of it. It takes about
+15 seconds on two CPU cores, and once 30 more for the models: python
+stories/best_of_n.py [FOLDER]
 """
 
 import pathlib
@@ -16,46 +17,57 @@ import prm_jax
 from prm_jax.testbed import arithmetic
 
 folder = pathlib.Path(*sys.argv[1:] or ["runs/stories"])
-if not (folder / "unseen.jsonl").exists():
+if not (folder / "unseen.jsonl").exists():  # the models of the first story
   runpy.run_path(str(pathlib.Path(__file__).with_name("train_a_prm.py")))
 
 # --- Samples ------------------------------------------------------------------
 
 task = arithmetic.Task(min_turns=2, max_turns=4)
 problems = arithmetic.problems(100, "test", task, np.random.default_rng(2))
-sample = prm_jax.Sample(
-  folder / "policy", n=16, sampling=prm_jax.Sampling(max_tokens=48), seed=1
-)
+sampling = prm_jax.Sampling(max_tokens=48)
+sample = prm_jax.Sample(folder / "policy", n=16, sampling=sampling, seed=1)
 samples = sample(problems)
 
-# One problem by hand: score its samples, take the best.
-prm = prm_jax.load(folder / "prm")
-of_one = [s for s in samples if s.problem == samples[0].problem]
-best = prm_jax.best_of_n(of_one, prm)
-print(f"\n{best.problem} -> {best.answer}, right: {best.outcome}")
+# --- One problem --------------------------------------------------------------
 
-# --- All of them --------------------------------------------------------------
+of_first = [s for s in samples if s.problem == problems[0].problem]
+score = prm_jax.Score(folder / "prm")
+print(f"{problems[0].problem} The right answer is {problems[0].answer}.")
+for solution, scores in zip(of_first[:4], score(of_first[:4])):
+  steps = "  ".join(
+    f"{step} [{x:.2f}]" for step, x in zip(solution.steps, scores.scores)
+  )
+  print(f"  {steps}")
+best = prm_jax.best_of_n(of_first, score)
+print(f"The best of 16 says {best.answer}.")
 
-# The evaluation's numbers are exact means over all subsets of N samples, so they
-# don't depend on which of the 16 come first.
-results = {
-  name: prm_jax.EvaluateBestOfN(folder / name)(samples).results
+# --- All problems, at every N -------------------------------------------------
+
+# A number is the mean over all subsets of N of the 16 samples.
+of_prm, of_orm = (
+  prm_jax.EvaluateBestOfN(prm_jax.RewardModel(folder / name))(samples).results
   for name in ("prm", "orm")
-}
-counts = results["prm"]["n"]
+)
 curves = {
-  "chosen by the PRM": results["prm"]["accuracy"]["model"],
-  "chosen by the ORM": results["orm"]["accuracy"]["model"],
-  "majority of the answers": results["prm"]["accuracy"]["majority"],
-  "votes weighted by the PRM": results["prm"]["accuracy"]["weighted_model"],
-  "any right (the most there is)": results["prm"]["accuracy"]["oracle"],
+  "best by the ORM": of_orm["accuracy"]["model"],
+  "best by the PRM": of_prm["accuracy"]["model"],
+  "majority vote": of_prm["accuracy"]["majority"],
+  "vote weighted by the ORM": of_orm["accuracy"]["weighted_model"],
+  "vote weighted by the PRM": of_prm["accuracy"]["weighted_model"],
+  "any of them right": of_prm["accuracy"]["oracle"],
 }
-print(f"\n{'right answers, N =':<30}" + "".join(f"{n:>6}" for n in counts))
+header = "".join(f"{n:>6}" for n in of_prm["n"])
+print(f"\n{'right answers, N =':<26}{header}")
 for name, curve in curves.items():
-  print(f"{name:<30}" + "".join(f"{x:>6.0%}" for x in curve))
+  print(f"{name:<26}" + "".join(f"{x:>6.0%}" for x in curve))
+gain = of_prm["paired"]["model_minus_majority_at_16"]
+interval = f"[{gain['low']:+.0%}, {gain['high']:+.0%}]"
+print(f"best by the PRM - majority, N = 16: {gain['mean']:+.0%} {interval}")
 
 print("""
-Both models learned from the same 3,000 solutions; the PRM had a label of each
-step. A majority needs no model, and more samples; votes that the PRM weighs need
-both. With another policy, look at these lines before you believe in one.""")
-print("Next: stories/search_with_a_bill.py")
+The more samples, the surer is one that a model takes for right by mistake: so
+the ORM's choice gets worse with N, and the PRM's stops improving. In a vote
+one mistake doesn't decide. With 100 problems even a lead over the majority is
+uncertain, and these are a toy's errors: `prm-jax eval best_of_n` says what
+holds for your models.""")
+print("\nNext: stories/search_with_a_bill.py")

@@ -1,9 +1,10 @@
-"""Trains a policy by reinforcement learning, with rewards for steps and answers.
+"""Trains a policy by reinforcement learning with rewards for its steps.
 
-The PRM's scores are clipped and replaced by their differences, so that more steps
-earn no more (Gao et al. 2024); the right answer is rewarded, too. It takes about
-a minute on two CPU cores, and once 30 seconds more for the models of the first
-story: python stories/rl_with_step_rewards.py [FOLDER]
+Each update samples solutions, rewards a step by the PRM and the end by whether
+the answer is right, and follows the gradient; the share of unseen problems
+that the policy solves with all steps right rises within 12 updates. It takes
+about 25 seconds on two CPU cores, and once 30 more for the models: python
+stories/rl_with_step_rewards.py [FOLDER]
 """
 
 import json
@@ -11,62 +12,80 @@ import pathlib
 import runpy
 import sys
 
+import numpy as np
+
 import prm_jax
+from prm_jax.testbed import arithmetic
 
 folder = pathlib.Path(*sys.argv[1:] or ["runs/stories"])
-if not (folder / "unseen.jsonl").exists():
+if not (folder / "unseen.jsonl").exists():  # the models of the first story
   runpy.run_path(str(pathlib.Path(__file__).with_name("train_a_prm.py")))
+
+# --- Problems -----------------------------------------------------------------
+
+# Of a file of right solutions RL takes the problems and answers, not the
+# steps.
+task = arithmetic.Task(min_turns=2, max_turns=4)
+random = np.random.default_rng(3)
+
+
+def problems_file(count: int, split: str) -> str:
+  path = folder / f"rl_{split}.jsonl"
+  problems = arithmetic.problems(count, split, task, random)
+  right = [arithmetic.judge(arithmetic.solve(p, random)) for p in problems]
+  prm_jax.write_solutions(path, right)
+  return f"jsonl:{path}"
+
 
 # --- The run ------------------------------------------------------------------
 
-# One update: sample 8 solutions of each of 16 problems, score them, turn scores
-# into an advantage of each token, and follow the gradient. Every stage has a
-# group of its own in the config.
 config = dict(
   program="rl",
   seed=0,
   init_from=str(folder / "policy"),
   prm=str(folder / "prm"),
   problems=dict(
-    train="arithmetic:train:2000",
-    evaluation="arithmetic:validation:200",
-    num_evaluation=200,
-    grader="arithmetic",
+    train=problems_file(600, "train"),
+    evaluation=problems_file(100, "test"),
+    grader="arithmetic",  # it also knows which steps are right; no reward does
   ),
+  # 8 solutions of each of 16 problems, sampled anew for each update.
   rollout=dict(problems=16, samples=8, max_tokens=48, slots=64, chunk=8),
-  rewards=dict(prm=1.0, verifier=1.0, format=0.2, prm_form="probability"),
-  credit=dict(
-    shape="clip_delta", threshold=0.5, returns="sum", baseline="leave_one_out"
-  ),
-  loss=dict(
-    kind="ppo", loss_aggregation="tokens", kl_placement="reward", kl=0.02
-  ),
-  epochs=1,
-  minibatches=1,
-  monitor=dict(action="stop"),  # ends the run if the policy fools the PRM
+  rewards=dict(prm=1.0, verifier=1.0),
+  # The PRM's scores are clipped and taken as differences, so that further good
+  # steps pay nothing (docs/returns.md); a solution is compared with the other
+  # 7.
+  credit=dict(shape="clip_delta", returns="sum", baseline="leave_one_out"),
+  loss=dict(kind="ppo", kl_placement="reward", kl=0.02),
   packing=dict(batch_size=8, sequence_length=256, share_prefixes=True),
-  optimizer=dict(peak_lr=3e-4, warmup_steps=5),
-  fit=dict(steps=20, log_every=1, eval_every=10, tensorboard=False),
-  mesh=(-1, 1, 1),
+  optimizer=dict(peak_lr=1e-3, warmup_steps=3),
+  fit=dict(steps=12, log_every=1, eval_every=12, tensorboard=False),
+  monitor=dict(action="warn"),  # of a policy that fools the PRM
 )
-prm_jax.Train(config, folder / "rl", fresh=True).run()
+prm_jax.Train(config, folder / "rl").run()
 
 # --- What came of it ----------------------------------------------------------
 
+SOUND = "all_steps_correct"
 lines = (folder / "rl" / "metrics.jsonl").read_text().splitlines()
 records = [json.loads(line) for line in lines]
-evaluations = [x for x in records if x["kind"] == "eval"]
-print(
-  f"\n{'greedy answers after':<22}{'right':>7}{'all steps right':>17}{'PRM':>6}"
-)
-for x in evaluations:
-  print(
-    f"{x['sampled_solutions']:>14.0f} samples{x['accuracy']:>7.1%}"
-    f"{x['all_steps_correct']:>17.1%}{x['prm_score']:>6.2f}"
-  )
-
+print("update  right  all steps right  PRM's score  (of the samples)")
+for r in records:
+  if r["kind"] == "train":
+    print(
+      f"{r['step']:>6}{r['accuracy']:>7.0%}{r[SOUND]:>17.0%}"
+      f"{r['prm_score']:>13.2f}"
+    )
+before, *_, after = [r for r in records if r["kind"] == "eval"]
 print(f"""
-This is one seed of a short run: docs/results.md has runs with intervals. The
-PRM's score rises more than what is true, since the policy learns what this PRM
-likes; {folder / "rl" / "report.html"} shows both.""")
-print("Next: stories/serve_to_a_trainer.py")
+Greedy answers to 100 unseen problems, before and after:
+  right            {before["accuracy"]:>5.0%} {after["accuracy"]:>5.0%}
+  all steps right  {before[SOUND]:>5.0%} {after[SOUND]:>5.0%}
+
+This is one seed, and twelve updates. A policy that is trained for long, on the
+PRM alone, can learn to please it: keep the answer's reward, and look at the
+alarms of docs/hacking_monitor.md. docs/rl.md has the other methods and what
+they ended at.
+
+{folder / "rl"} is a policy like the first; report.html in it shows the run.
+Next: stories/serve_to_a_trainer.py""")

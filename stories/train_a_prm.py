@@ -19,10 +19,10 @@ folder = pathlib.Path(*sys.argv[1:] or ["runs/stories"])
 # --- Solutions with labels ----------------------------------------------------
 
 # A dial has the positions 0 to 7: numbers are modulo 8. A student solves
-# problems such as "Ann dials 3 up 4 times 7 ." line by line, now and then slips,
-# and carries on from the wrong number. The label of a line is 1 as long as all
-# is right, and 0 from the first slip on; people, or stories/label_by_rollouts.py,
-# would label other data.
+# problems line by line, slips now and then, and carries on from the wrong
+# number. A line's label is 1 while all is right, and 0 from the first slip on.
+# Here a program knows it; elsewhere people do, or rollouts estimate it
+# (stories/label_by_rollouts.py).
 task = arithmetic.Task(min_turns=2, max_turns=4)
 random = np.random.default_rng(0)
 
@@ -40,9 +40,9 @@ for step, label in zip(first.steps, first.labels or ()):
 
 # --- A language model, and two reward models that start from it ---------------
 
-# A config is a dict; `prm-jax train --config=FILE --help` lists its fields. The
-# language model learns to write as the student does, slips included: the later
-# stories use it as the policy.
+# A config is a dict; `prm-jax train --config=FILE --help` lists its fields.
+# The language model learns to write as the student does, slips included: the
+# later stories use it as the policy.
 common = dict(
   encoding=dict(max_tokens=64),
   packing=dict(batch_size=16, sequence_length=64),
@@ -64,7 +64,7 @@ language_model = common | dict(
   optimizer=dict(peak_lr=3e-3, warmup_steps=20, beta2=0.99),
   fit=dict(steps=500, tensorboard=False),
 )
-prm_jax.train(language_model, solutions, folder / "policy")
+prm_jax.Train(language_model, folder / "policy")(solutions)
 
 # The two differ in `program` alone: same start, data and number of updates.
 reward_model = common | dict(
@@ -72,13 +72,11 @@ reward_model = common | dict(
   optimizer=dict(peak_lr=2e-3, warmup_steps=20, beta2=0.99),
   fit=dict(steps=400, tensorboard=False),
   aggregate="min",  # a solution is as good as its worst step
+  segmenter="line",  # how a whole text is cut into steps
 )
-prm = prm_jax.train(
-  reward_model | dict(program="prm"), solutions, folder / "prm"
-)
-orm = prm_jax.train(
-  reward_model | dict(program="orm"), solutions, folder / "orm"
-)
+for program in ("prm", "orm"):
+  config = reward_model | dict(program=program)
+  prm_jax.Train(config, folder / program)(solutions)
 
 # --- Which step is wrong ------------------------------------------------------
 
@@ -88,7 +86,7 @@ def first_below(values) -> int | None:
   return next((i for i, x in enumerate(values) if x < 0.5), None)
 
 
-by_step = prm.score(unseen)  # P(all is right up to here) of each step
+by_step = prm_jax.Score(folder / "prm")(unseen)  # P(right so far) of each step
 wrong = [first_below(s.labels) for s in unseen]
 found = [first_below(scores.scores) for scores in by_step]
 num_wrong = sum(x is not None for x in wrong)
@@ -98,10 +96,12 @@ print(f"The PRM finds the first wrong step in {num_hits / num_wrong:.0%}.")
 
 # --- Right by luck ------------------------------------------------------------
 
-# Times loses information modulo 8, so a wrong path may end in the right answer.
-# A solution's score is that of its worst step, or what the ORM says at the end.
+# Times loses information modulo 8, so a wrong path may end in the right
+# answer. A solution's score is that of its worst step, or what the ORM says at
+# the end.
 of_prm = np.array([min(scores.scores) for scores in by_step])
-of_orm = np.array([scores.scores[-1] for scores in orm.score(unseen)])
+by_outcome = prm_jax.Score(folder / "orm")(unseen)
+of_orm = np.array([scores.scores[-1] for scores in by_outcome])
 right = np.array([bool(s.outcome) for s in unseen])
 sound = np.array([x is None for x in wrong])
 groups = {
@@ -109,19 +109,17 @@ groups = {
   "right answer, a wrong step": right & ~sound,
   "wrong answer": ~right,
 }
-print(
-  f"\n{'mean score of solutions with a':<34}{'count':>6}{'PRM':>6}{'ORM':>6}"
-)
+print(f"\n{'mean score of solutions':<32}{'count':>6}{'PRM':>6}{'ORM':>6}")
 means = {}
 for name, members in groups.items():
   means[name] = of_prm[members].mean(), of_orm[members].mean()
   prm_mean, orm_mean = means[name]
-  print(f"{name:<34}{members.sum():>6}{prm_mean:>6.2f}{orm_mean:>6.2f}")
+  print(f"{name:<32}{members.sum():>6}{prm_mean:>6.2f}{orm_mean:>6.2f}")
 
 print("""
 The ORM was told that a lucky answer is right, so it can't know better; and one
 bit for a whole solution is little to learn from. The PRM was told more: exact
-labels of each step, which real data seldom have. Both know one student only.""")
+labels of each step, which real data seldom have. Both know this student alone.""")
 
 # The last file: with it, the other stories know that the models are there.
 prm_jax.write_solutions(folder / "unseen.jsonl", unseen)
