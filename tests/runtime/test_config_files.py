@@ -21,6 +21,7 @@ from prm_jax.rl import rl_run_config
 from prm_jax.rl import tasks as problems_lib
 from prm_jax.runtime import config_files
 from prm_jax.runtime import verbs
+from prm_jax.text import encoding_records
 from prm_jax.training import programs
 from prm_jax.training import train_run_config
 
@@ -439,6 +440,12 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
     sizes = ("d_model", "num_layers", "num_heads", "num_kv_heads", "d_ff")
     with config.unlocked():
       config.model.update({**dict.fromkeys(sizes, 8), "head_dim": 8})
+  if config.encoding.get("template") == encoding_records.OF_POLICY:
+    # The policy is named on the command line; without it the run is refused.
+    with pytest.raises(errors.InputError, match="set init_from to the policy"):
+      train_run_config.from_config(config)
+    with config.unlocked():
+      config.encoding.template = None
   run = train_run_config.from_config(config)
   assert run.fit.best_metric is None or run.fit.eval_every
   sources = train_run_config.sources_of(config.data)
