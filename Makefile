@@ -100,7 +100,7 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests/using_prm_jax.py
+	$(BIN)/mypy tests/using_prm_jax.py stories/*.py
 
 # The documentation site, in site/; a warning or a broken link is an error.
 docs: $(DOCS)/.installed

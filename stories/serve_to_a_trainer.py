@@ -2,9 +2,11 @@
 
 The trainer has tokens of its own and computes in plain Python, as any program
 may: it sends texts, gets a reward on the token that ends each step, and its
-policy learns from them alone, without one right answer. It takes about 10
-seconds on two CPU cores, and once 30 more for the models: python
-stories/serve_to_a_trainer.py [FOLDER]; it needs the extra `serve`.
+policy learns from them alone, without one right answer. It needs the extra
+`serve`, and takes about 10 seconds on two CPU cores, and once 30 more for the
+models:
+
+  python stories/serve_to_a_trainer.py [FOLDER]
 """
 
 import atexit

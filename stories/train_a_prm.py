@@ -3,7 +3,9 @@
 The PRM learns from a label of each step, the ORM only from whether the answer
 is right; so the PRM finds the wrong step, and isn't fooled by a right answer
 that was reached by luck, and with this little data the ORM sees neither. It
-takes about 30 seconds on two CPU cores: python stories/train_a_prm.py [FOLDER]
+takes about 30 seconds on two CPU cores:
+
+  python stories/train_a_prm.py [FOLDER]
 """
 
 import pathlib
@@ -70,7 +72,7 @@ prm_jax.Train(language_model, folder / "policy")(solutions)
 reward_model = common | dict(
   init_from=str(folder / "policy"),
   optimizer=dict(peak_lr=2e-3, warmup_steps=20, beta2=0.99),
-  fit=dict(steps=400, tensorboard=False),
+  fit=dict(steps=500, tensorboard=False),
   aggregate="min",  # a solution is as good as its worst step
   segmenter="line",  # how a whole text is cut into steps
 )
@@ -119,7 +121,7 @@ for name, members in groups.items():
 print("""
 The ORM was told that a lucky answer is right, so it can't know better; and one
 bit for a whole solution is little to learn from. The PRM was told more: exact
-labels of each step, which real data seldom have. Both know this student alone.""")
+labels of each step, which real data seldom have. Both know one student only.""")
 
 # The last file: with it, the other stories know that the models are there.
 prm_jax.write_solutions(folder / "unseen.jsonl", unseen)
