@@ -3,7 +3,7 @@
 A PRM and an ORM that learned from the same solutions are compared with a
 majority vote and with votes that they weigh, at every N: the PRM's choices are
 better than the ORM's, and its votes better than its favourite. It takes about
-15 seconds on two CPU cores, and once 30 more for the models:
+10 seconds on two CPU cores, and once 30 more for the models:
 
   python stories/best_of_n.py [FOLDER]
 """

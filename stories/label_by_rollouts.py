@@ -2,7 +2,7 @@
 
 These are Math-Shepherd's Monte-Carlo labels (Wang et al. 2024), which need
 right answers alone; compared with exact labels they show what they measure: a
-step's promise, not whether it is right. It takes about 15 seconds on two CPU
+step's promise, not whether it is right. It takes about 20 seconds on two CPU
 cores, and once 30 more for the models:
 
   python stories/label_by_rollouts.py [FOLDER]

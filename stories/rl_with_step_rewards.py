@@ -3,7 +3,7 @@
 Each update samples solutions, rewards a step by the PRM and the end by whether
 the answer is right, and follows the gradient; the share of unseen problems
 that the policy solves with all steps right rises within 16 updates. It takes
-about 25 seconds on two CPU cores, and once 30 more for the models:
+about 20 seconds on two CPU cores, and once 30 more for the models:
 
   python stories/rl_with_step_rewards.py [FOLDER]
 """

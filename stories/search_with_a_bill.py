@@ -2,7 +2,7 @@
 
 Four strategies get the same policy, PRM and problems, and a bill of every
 token that was written or read: drawing a bad step again brings most of the
-gain of 16 samples for a tenth of their tokens. It takes about 30 seconds on
+gain of 16 samples for a tenth of their tokens. It takes about 40 seconds on
 two CPU cores, and once 30 more for the models:
 
   python stories/search_with_a_bill.py [FOLDER]
