@@ -24,7 +24,7 @@ if not (folder / "unseen.jsonl").exists():  # the models of the first story
 # --- Problems and strategies --------------------------------------------------
 
 task = arithmetic.Task(min_turns=2, max_turns=4)
-problems = arithmetic.problems(32, "test", task, np.random.default_rng(2))
+problems = arithmetic.problems(64, "test", task, np.random.default_rng(2))
 
 # A strategy is a value, and a pure function of the tree of what was written so
 # far: it says what is continued next. Yours is a class with the method `next`.

@@ -114,7 +114,7 @@ def test_drawing_bad_steps_again_gains_for_a_fraction_of_best_of_16s_bill(
 ):
   (bills,) = _run("search_with_a_bill", folder, "bills")
   one, many, beam, redraw = bills.values()
-  assert redraw["best"] > one["best"] + 0.1
+  assert redraw["best"] > one["best"] + 0.25
   assert redraw["sampled"] < many["sampled"] / 5
   assert redraw["MFLOPs"] < beam["MFLOPs"] < many["MFLOPs"]
   assert many["sampled"] == pytest.approx(16 * one["sampled"], rel=0.1)
