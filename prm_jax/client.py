@@ -10,7 +10,7 @@ there without prm_jax. It has, each by means of the next,
   Connection           requests that are sent again if that may help
   _Sockets             one request and its reply, under one deadline
 
-Policies at endpoints (inference/remote) are asked by `Connection`, too.
+Policies at endpoints (remote) are asked by `Connection`, too.
 """
 
 from __future__ import annotations

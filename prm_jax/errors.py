@@ -22,22 +22,6 @@ def to_install(extra: str) -> str:
   return f"pip install -e '.[{extra}]' in a checkout of prm_jax"
 
 
-def raise_first(faults: Iterable[str], of: str = "") -> None:
-  """Raises the first of the faults, if there is one.
-
-  They are looked for one after the other, so each may rely on those before it.
-
-  Args:
-    faults: What is wrong, each in a line.
-    of: What begins the message: the name of the value, with its colon.
-
-  Raises:
-    InputError: There is a fault.
-  """
-  for fault in faults:
-    raise InputError(of + fault)
-
-
 class InputError(ValueError):
   """The user's input can't be used; one line says what, where and the fix.
 
@@ -55,6 +39,23 @@ class InputError(ValueError):
       half = (_LONGEST - 5) // 2
       message = f"{message[:half]} ... {message[-half:]}"
     super().__init__(message)
+
+
+def raise_first(faults: Iterable[str], of: str = "") -> None:
+  """Raises the first of the faults, if there is one.
+
+  A value declares all that it refuses in one generator. They are looked for one
+  after the other, so each may rely on those before it.
+
+  Args:
+    faults: What is wrong, each in a line.
+    of: What begins the message: the name of the value, with its colon.
+
+  Raises:
+    InputError: There is a fault.
+  """
+  for fault in faults:
+    raise InputError(of + fault)
 
 
 class BusyError(InputError):

@@ -51,7 +51,8 @@ class Problem:
   extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
-    errors.raise_first(self._faults(), f"problem {self.id!r}: ")
+    # The name is made for a fault alone: there are millions of values.
+    errors.raise_first(f"problem {_id(self.id)}: {x}" for x in self._faults())
 
   def _faults(self) -> Iterator[str]:
     yield from _wrong_texts(self, "id", "problem")
@@ -174,7 +175,7 @@ class Solution:
   def __post_init__(self):
     if not isinstance(self.steps, str):
       object.__setattr__(self, "steps", tuple(self.steps))
-    errors.raise_first(self._faults(), f"solution {self.id!r}: ")
+    errors.raise_first(f"solution {_id(self.id)}: {x}" for x in self._faults())
 
   def _faults(self) -> Iterator[str]:
     """Yields what is wrong with the fields."""
@@ -422,6 +423,11 @@ class StepScores:
 
   def __len__(self) -> int:
     return len(self.scores)
+
+
+def _id(value: Any) -> str:
+  """Returns an id as a message shows it; one that is no text may be long."""
+  return repr(value) if isinstance(value, str) else reprlib.repr(value)
 
 
 def _wrong_texts(

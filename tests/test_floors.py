@@ -230,7 +230,7 @@ def test_only_who_puts_stages_together_names_the_config_of_all(config):
   "name", [n for n in FILES if _folder(n) not in ("demo", "reports")]
 )
 def test_no_program_but_the_table_is_told_by_its_name(name):
-  """What differs between programs is a field of programs.KINDS."""
+  """What differs between programs is a field of kinds.KINDS or programs.TRAINED."""
   compared = {
     constant.value
     for node in ast.walk(ast.parse(FILES[name].read_text("utf-8")))

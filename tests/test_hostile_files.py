@@ -57,7 +57,6 @@ from prm_jax.reports import rl_page
 from prm_jax.reports import rl_records
 from prm_jax.rl import reward_record
 from prm_jax.runtime import checked_lines
-from prm_jax.runtime import checks
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.runtime import limited_process
@@ -266,7 +265,7 @@ def test_config_and_data_of_a_run(tmp_path):
 
   def read(path):
     _seal(path)
-    checks.refuse(train_run._other_data(path, data))
+    errors.raise_first(train_run._other_data(path, data))
 
   hostile_json.check(read, tmp_path / "data.json", data)
 

@@ -11,7 +11,7 @@ with this folder on PYTHONPATH. Your generate function sets `loss_mask`, 1 on th
 policy's own tokens, as slime's examples with tools do. If it also puts the
 messages after the prompt into `sample.metadata["messages"]`, these are scored;
 else the tokens are decoded. A prompt that --apply-chat-template rendered is
-refused; leave that out, or give turn_rm problem_of=chats.between(...), which
+refused; leave that out, or give turn_rm problem_of=trainer_chats.between(...), which
 loses the system's text. Logged by slime: `rollout/prm/turn_mean` and the
 others.
 

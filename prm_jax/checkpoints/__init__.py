@@ -1,1 +1,1 @@
-"""What a checkpoint folder holds; saves that are checked, and parameters that are read."""
+"""A checkpoint folder: saves that are checked, and parameters that are read."""

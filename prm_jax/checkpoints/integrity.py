@@ -230,13 +230,13 @@ def read_meta(where: Any) -> dict[str, Any]:
   except Exception as e:  # whatever the file system or the text gives rise to
     raise unreadable(where, e) from None
   content = unsealed(meta_)
-  for problem in _meta_problems(content, where.name):
+  for problem in _meta_faults(content, where.name):
     raise damaged(where, problem)
   assert content is not None
   return content
 
 
-def _meta_problems(meta_: Mapping[str, Any] | None, name: str) -> Iterator[str]:
+def _meta_faults(meta_: Mapping[str, Any] | None, name: str) -> Iterator[str]:
   """Yields what is wrong with the metadata of the save of a folder's name."""
   if meta_ is None:
     yield "meta isn't what was saved"

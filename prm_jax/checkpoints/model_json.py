@@ -20,7 +20,6 @@ from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import sampling_defaults
 from prm_jax.models import matmul
 from prm_jax.models import model_config
-from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.text import encoding_records
 from prm_jax.text import segmenters
@@ -44,7 +43,7 @@ class Description:
     program: sft, rl, prm, orm or implicit.
     model: The shape of the model.
     encoding: The fields of encoding.EncodingConfig.
-    tokenizer: The argument of tokenizer.load.
+    tokenizer: The argument of tokenizer_files.load.
     aggregate: How step scores become a solution's score.
     scoring: beta and step_score of an implicit PRM.
     judged: Which steps the scores are trained for, one of schema.JUDGED; None
@@ -166,7 +165,7 @@ def differences(
 def _from_record(record: dict[str, Any], where: object) -> Description:
   """Returns the description in a record; raises many errors if it isn't one."""
   record.setdefault("scoring", {})
-  checks.refuse(_problems(record, where))
+  errors.raise_first(_faults(record, where))
   del record["format"]
   model = dict(record["model"], attention="auto")
   record["model"] = model_config.from_record(model)
@@ -175,7 +174,7 @@ def _from_record(record: dict[str, Any], where: object) -> Description:
   return Description(**record)
 
 
-def _problems(record: Mapping[str, Any], where: object) -> Iterator[str]:
+def _faults(record: Mapping[str, Any], where: object) -> Iterator[str]:
   """Yields what is wrong with the fields of a description."""
   if record["format"] != FORMAT:
     yield f"{where}: a newer format; update prm_jax"
@@ -193,7 +192,7 @@ def _problems(record: Mapping[str, Any], where: object) -> Iterator[str]:
   ):
     if name in record and record[name] not in choices:
       yield f"{name} is {reprlib.repr(record[name])}"
-  yield from sampling_defaults.problems(record.get("sampling", {}), where)
+  yield from sampling_defaults.faults(record.get("sampling", {}), where)
 
 
 def _deciding(description: Description, where: object) -> dict[str, Any]:

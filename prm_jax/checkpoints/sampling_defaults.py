@@ -23,7 +23,7 @@ _FIELDS: Mapping[str, tuple[bool, _Check, str]] = dict(
 NAMES = tuple(_FIELDS)
 
 
-def problems(sampling: Any, where: object) -> Iterator[str]:
+def faults(sampling: Any, where: object) -> Iterator[str]:
   """Yields why this is no mapping of NAMES to numbers in their ranges.
 
   Args:

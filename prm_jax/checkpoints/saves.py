@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import logging
 import math
@@ -18,7 +18,6 @@ from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import leaves
 from prm_jax.checkpoints import model_json
 from prm_jax.runtime import checked_lines
-from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import storage
 
@@ -61,22 +60,16 @@ def chosen(folder: pathlib.Path, step: Step) -> int:
     InputError: There is no save, or not that one, or no best one.
   """
   saved = saved_steps(folder)
-  checks.refuse(_absent(folder, saved, step))
-  if step == "best":
-    return _best(folder, saved)
-  return saved[-1] if step is None else step
-
-
-def _absent(
-  folder: pathlib.Path, saved: Sequence[int], step: Step
-) -> Iterator[str]:
   if not saved:
-    yield f"{folder}: no checkpoint was saved there yet"
+    raise errors.InputError(f"{folder}: no checkpoint was saved there yet")
   if step not in (None, "best", *saved):
-    yield (
+    raise errors.InputError(
       f"{folder}: no checkpoint of step {step}; it has"
       f" {', '.join(map(str, saved))}"
     )
+  if step == "best":
+    return _best(folder, saved)
+  return saved[-1] if step is None else step
 
 
 def types(folder: epath.Path | pathlib.Path) -> dict[tuple[str, ...], Any]:

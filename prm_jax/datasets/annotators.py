@@ -92,9 +92,9 @@ def merged(
 
   If no annotator labels a step after an error of theirs, all looked for the
   first error. Then the steps after it count as not right. A vote ends at the
-  step that more than half call the first error, or where neither has more than half. A mean
-  is the share that finds no error up to a step; there is none after the last
-  annotator's error.
+  step that more than half call the first error, or where neither has more than
+  half. A mean is the share that finds no error up to a step; there is none
+  after the last annotator's error.
 
   Args:
     solutions: The solutions; those that name no annotator are unchanged.

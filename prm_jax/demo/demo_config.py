@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 import dataclasses
 
+from prm_jax import errors
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.runtime import checks
 from prm_jax.testbed import arithmetic
@@ -39,9 +40,9 @@ class DemoConfig:
   runs: Mapping[str, train_config.TrainConfig]
 
   def __post_init__(self):
-    checks.refuse(self._problems())
+    errors.raise_first(self._faults())
 
-  def _problems(self) -> Iterator[str]:
+  def _faults(self) -> Iterator[str]:
     """Yields what is wrong, as messages."""
     problems = ("base_problems", "annotated_problems", "train_problems")
     solutions = ("train_samples", "monte_carlo_solutions", "completions")

@@ -47,7 +47,7 @@ class Options:
 
   Attributes:
     output: the file, which is resumed if it is there.
-    mode: one of results.MODES.
+    mode: one of check_results.MODES.
     only: names of checks, or their first parts; empty: all.
     minutes: after so many no further check begins.
     check_s: seconds after which a check is taken to hang; None: its own limit.

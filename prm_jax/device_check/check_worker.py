@@ -2,18 +2,18 @@
 
   python -P -m prm_jax.device_check.check_worker '{"mode": "quick", ...}'
 
-It is run.py's: the process that opens the devices is another one than that
+It is check_run.py's: the process that opens the devices is another one than that
 which keeps the results, since a kernel may take its process with it. A line of
 JSON goes to standard output for each event:
 
   {"machine": {..}, "planned": [[name, stage, required], ..], "stages": [..]}
-  {"begin": name, "more": names, "limit_s": seconds}     see results.Check
-  {"result": {..}}                                         results.Result
+  {"begin": name, "more": names, "limit_s": seconds}     see check_results.Check
+  {"result": {..}}                                         check_results.Result
   {"again": name}              it crashed beside others, and is to run alone
 
 What libraries print goes to standard error. It ends with 0 when all is done,
 and with RESTART if the devices are in doubt after a check that crashed. When
-its standard input closes, because run.py has ended, it ends too.
+its standard input closes, because check_run.py has ended, it ends too.
 """
 
 from __future__ import annotations
@@ -176,11 +176,11 @@ def run(check: Any, setting: Any) -> tuple[list[Any], bool]:
   """Runs a check, whatever becomes of it.
 
   Args:
-    check: a results.Check.
-    setting: a results.Setting.
+    check: a check_results.Check.
+    setting: a check_results.Setting.
 
   Returns:
-    Its results.Results, and whether the devices are sound afterwards.
+    Its check_results.Results, and whether the devices are sound afterwards.
   """
   from prm_jax.device_check import check_results
 

@@ -59,9 +59,9 @@ def curve(
     right: Whether each sample's answer is right.
     attempts: The most samples that are drawn of a problem, at most as many as each
       has.
-    confidence: In (0, 1), the level of the precision's lower bound, one-sided: the lower
-      one of a bootstrap over problems, and of the exact binomial bound (Clopper
-      and Pearson) of as many problems as are accepted on average. The bootstrap
+    confidence: In (0, 1), the level of the precision's lower bound, one-sided:
+      the lower one of a bootstrap over problems, and of the exact binomial bound
+      (Clopper and Pearson) of as many problems as are accepted on average. The bootstrap
       alone would be 1 if all that is accepted is right, even in one problem.
     seed: The seed of the bootstrap.
 

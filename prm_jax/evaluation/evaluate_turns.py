@@ -45,12 +45,13 @@ class EvaluateTurns(evaluate.Evaluate):
   ) -> results_lib.Evaluation:
     """Returns the measures of rated or labelled trajectories.
 
-    A turn that scores below 0.5 is predicted to be wrong; evaluation.turn_metrics says
-    what is measured. "pairs" is null unless the trajectories are pairs, as
-    those of tool_prm_bench are. "baselines" holds the measures of scores that
-    read nothing: everything is right, the turn's index, its length; "sources",
-    if the trajectories have several, those of each source. A sample's
-    prediction and target are first wrong turns, 0-based.
+    A turn that scores below 0.5 is predicted to be wrong;
+    evaluation.turn_metrics says what is measured. "pairs" is null unless the
+    trajectories are pairs, as those of tool_prm_bench are. "baselines" holds
+    the measures of scores that read nothing: everything is right, the turn's
+    index, its length; "sources", if the trajectories have several, those of
+    each source. A sample's prediction and target are first wrong turns,
+    0-based.
 
     Args:
       solutions: The trajectories. Each step of a solution without messages

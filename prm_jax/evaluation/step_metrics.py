@@ -10,7 +10,7 @@ so they judge no step after their own first score below 0.5.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 import dataclasses
 from typing import Any
 
@@ -50,16 +50,18 @@ class JudgedSteps:
 
 def check_scores(scores: Sequence[float], num_steps: int, where: str) -> None:
   """Raises InputError if they aren't one P(correct so far) of each step."""
-  faults = [
-    f"score {score} of step {i} isn't a probability; give P(correct so far) in"
-    " [0, 1]"
-    for i, score in enumerate(scores)
-    if not 0 <= score <= 1  # NaN fails too
-  ]
+  errors.raise_first(_wrong_scores(scores, num_steps), f"{where}: ")
+
+
+def _wrong_scores(scores: Sequence[float], num_steps: int) -> Iterator[str]:
   if len(scores) != num_steps:
-    one_each = f"{len(scores)} scores for {num_steps} steps; give one per step"
-    faults.insert(0, one_each)
-  errors.raise_first(faults, f"{where}: ")
+    yield f"{len(scores)} scores for {num_steps} steps; give one per step"
+  for i, score in enumerate(scores):
+    if not 0 <= score <= 1:  # NaN fails too
+      yield (
+        f"score {score} of step {i} isn't a probability; give P(correct so far)"
+        " in [0, 1]"
+      )
 
 
 def judged_steps(

@@ -2,10 +2,10 @@
 
 sympy, and with it Math-Verify, can take forever or all memory on an answer of
 ten characters, and no clock inside the process can be trusted to stop it. So
-each answer is graded by a worker process (grading.grading_worker) under a time limit
-that the parent enforces: a worker that hangs is killed and replaced; if one
-dies (out of memory, say), another tries its answer once more. Every answer gets
-a verdict; one that takes too long gets "timeout", never "wrong".
+each answer is graded by a worker process (grading.grading_worker) under a time
+limit that the parent enforces: a worker that hangs is killed and replaced; if
+one dies (out of memory, say), another tries its answer once more. Every answer
+gets a verdict; one that takes too long gets "timeout", never "wrong".
 
 Workers are started when the first answer needs one, by fork and exec: they
 share nothing with the caller, which may have jax and its threads loaded. All

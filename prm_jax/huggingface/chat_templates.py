@@ -378,12 +378,7 @@ def _check_ids(
     (
       (
         problem,
-        "".join(
-          (problem.strip() if template.strips else problem)
-          if kind == "problem"
-          else content
-          for kind, content in template.opening
-        ),
+        "".join(x for _, x in template.opening_parts(problem)),
         template.write_opening(problem, tokenizer),
       )
       for problem in trial_texts.PROBLEMS

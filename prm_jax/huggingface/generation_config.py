@@ -10,7 +10,6 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax.checkpoints import sampling_defaults
-from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 
@@ -58,7 +57,7 @@ def read(folder: pathlib.Path) -> GenerationConfig:
     for name in sampling_defaults.NAMES
     if record.get(name) is not None
   }
-  checks.refuse(sampling_defaults.problems(sampling, path))
+  errors.raise_first(sampling_defaults.faults(sampling, path))
   if record.get("do_sample") is False:
     # What the others say is how one would sample.
     length = {k: v for k, v in sampling.items() if k == "max_new_tokens"}

@@ -14,8 +14,8 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax.huggingface import class_names
+from prm_jax.models import kinds
 from prm_jax.models import model_config
-from prm_jax.training import program as program_lib
 
 Head = dict[str, Any]
 
@@ -87,7 +87,7 @@ def read(
   tensors: huggingface.Tensors,
   unused: Collection[str],
   model: model_config.ModelConfig,
-  program: program_lib.Kind,
+  program: kinds.Kind,
   source: pathlib.Path,
   *,
   dtype: str | None = "float32",
@@ -161,7 +161,7 @@ def order_of(
 
 
 def tensors(
-  program: program_lib.Kind,
+  program: kinds.Kind,
   template: str,
   model: model_config.ModelConfig,
   params: Any,
@@ -213,7 +213,7 @@ def _renamed(kind: str, head: Head) -> dict[str, np.ndarray]:
   return {hf_name: flat[path].T for path, hf_name in KINDS[kind].names.items()}
 
 
-def _has_outcome_head(program: program_lib.Kind) -> bool:
+def _has_outcome_head(program: kinds.Kind) -> bool:
   return program.heads == ("outcome",)
 
 

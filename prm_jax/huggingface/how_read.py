@@ -14,7 +14,6 @@ from prm_jax.checkpoints import sampling_defaults
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import import_policy
 from prm_jax.models import kinds
-from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 from prm_jax.text import encoding
@@ -24,7 +23,6 @@ from prm_jax.text import policy_templates
 from prm_jax.text import segmenters
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
-from prm_jax.training import program as program_lib
 
 NATIVE = "native"
 # Beside an export of ours: how it is read.
@@ -61,7 +59,7 @@ class How:
   segmenter: segmenters.Segmenter | None = None
 
   @property
-  def kind(self) -> program_lib.Kind:
+  def kind(self) -> kinds.Kind:
     return kinds.KINDS[self.program]
 
 
@@ -72,7 +70,7 @@ def of_export(
   where = source / ENCODING_FILE
   record = files.read_json(where)
   sampling = record.get("sampling", {})
-  checks.refuse(sampling_defaults.problems(sampling, where))
+  errors.raise_first(sampling_defaults.faults(sampling, where))
   try:
     head = heads.kind_of(config.architecture, tensors.names)
     about = heads.KINDS[head] if head else None

@@ -34,7 +34,7 @@ def verified(
     rewards: What the rewards of turns are, given their scores. No reward is 0.
 
   Returns:
-    The request with `reward`, `step_rewards` and turns.metrics as `prm_...`,
+    The request with `reward`, `step_rewards` and turn_rewards.metrics as `prm_...`,
     of which NeMo-Gym makes statistics.
 
   Raises:

@@ -79,8 +79,8 @@ def turn_advantages(
     score: Scores trajectories (prm_jax.load_score).
     rewards: What the rewards of turns are, given their scores; None is what
       `advantages` takes by itself.
-    advantages: credit.to_go_advantages, since the number of turns is the
-      policy's choice, or credit.process_advantages.
+    advantages: token_credit.to_go_advantages, since the number of turns is the
+      policy's choice, or token_credit.process_advantages.
     process_weight: The factor of the advantages of turns.
 
   Returns:

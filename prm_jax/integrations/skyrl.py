@@ -86,10 +86,10 @@ def with_turn_rewards(
     decode: Returns the text of the policy's ids (placement.decoder).
     rewards: What the rewards of turns are, given their scores.
     process_weight: The factor of the rewards of turns.
-    between: Returns what was said between two turns (turns.decoded).
+    between: Returns what was said between two turns (turn_rewards.decoded).
 
   Returns:
-    The output, with a turn's reward on its last own token and turns.metrics
+    The output, with a turn's reward on its last own token and turn_rewards.metrics
     among `rollout_metrics`.
 
   Raises:
@@ -134,7 +134,7 @@ def turn_advantages(
 
   A turn's return is the sum of the rewards from it on, and its advantage the
   return less the mean of the same turn's in the other conversations of the
-  problem (credit.to_go_advantages).
+  problem (token_credit.to_go_advantages).
 
   Args:
     rewards: The rewards [B, T] of a batch whose rows are turns.

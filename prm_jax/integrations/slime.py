@@ -46,7 +46,7 @@ def custom_rm(
     rewards: What the rewards of steps are, given their scores.
     problem_of: Returns the question of a sample's prompt. With
       --apply-chat-template the prompt is a rendered text: then give
-      chats.between, such as for OpenRLHF.
+      trainer_chats.between, such as for OpenRLHF.
 
   Returns:
     The function. Its dict has the aggregate as `score`, and the steps.
@@ -79,13 +79,13 @@ def turn_rm(
     aggregate: product, min, last or mean of the scores of a sample's turns.
     rewards: What the rewards of turns are, given their scores.
     problem_of: Returns the question of a sample's prompt, if it is a text.
-    between: Returns what was said between two turns (turns.decoded).
+    between: Returns what was said between two turns (turn_rewards.decoded).
     messages_of: Returns the messages after a sample's prompt, which your
       rollout function has put into `sample.metadata`; None takes the tokens.
 
   Returns:
-    The function. Its dict has the aggregate as `score`, turns.metrics as `prm`,
-    and the turns.
+    The function. Its dict has the aggregate as `score`, turn_rewards.metrics as
+    `prm`, and the turns.
   """
 
   def score_sample(sample: Any, ids: Any) -> _Scored:
@@ -147,7 +147,7 @@ def post_process(
   Args:
     args: slime's arguments.
     samples: slime's samples, with the rewards of custom_rm or turn_rm.
-    advantages: credit.process_advantages or credit.to_go_advantages.
+    advantages: token_credit.process_advantages or token_credit.to_go_advantages.
 
   Returns:
     The scores, and for each sample a float32 tensor with one value for each

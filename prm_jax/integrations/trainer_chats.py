@@ -29,7 +29,7 @@ def problem_of(prompt: Any) -> str:
     if mark := next((x for x in _MARKS if x in prompt), ""):
       raise errors.InputError(
         f"a prompt holds {mark!r}, so it is a rendered chat; hand over messages,"
-        " or, where an adapter takes problem_of, chats.between(...)"
+        " or, where an adapter takes problem_of, trainer_chats.between(...)"
       )
     return prompt
   for message in reversed(list(prompt)):

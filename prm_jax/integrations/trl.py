@@ -62,7 +62,7 @@ def turn_reward_func(
     tools: The declarations of the tools, for a model that reads them.
     aggregate: product, min, last or mean of the scores of a conversation's
       turns.
-    name: The name of the reward in TRL's logs, and of turns.metrics there.
+    name: The name of the reward in TRL's logs, and of turn_rewards.metrics there.
 
   Returns:
     The function.
@@ -98,7 +98,7 @@ def with_step_advantages(
 
   GRPOTrainer's loss takes advantages [B, T] from a subclass. The one of its
   reward functions, such as a right answer, stays at each token; a token's sum
-  of normalised step rewards (credit.process_advantages) is added.
+  of normalised step rewards (token_credit.process_advantages) is added.
 
   Args:
     trainer_class: trl.GRPOTrainer, or a subclass.
@@ -138,7 +138,8 @@ def with_turn_advantages(
   """Returns a trainer that adds advantages of turns to those of its rewards.
 
   As with_step_advantages, but a turn is compared with the same turn of the
-  others (credit.to_go_advantages), since their number is the policy's choice.
+  others (token_credit.to_go_advantages), since their number is the policy's
+  choice.
 
   Args:
     trainer_class: trl.GRPOTrainer, or a subclass.
@@ -146,12 +147,12 @@ def with_turn_advantages(
     tools: The declarations of the tools, for a model that reads them.
     rewards: What the rewards of turns are, given their scores; None is what
       `advantages` takes by itself.
-    advantages: credit.to_go_advantages or credit.process_advantages.
+    advantages: token_credit.to_go_advantages or token_credit.process_advantages.
     process_weight: The factor of the advantages of turns.
 
   Returns:
-    The class, which also logs turns.metrics of each process's own conversations
-    as `prm/...`.
+    The class, which also logs turn_rewards.metrics of each process's own
+    conversations as `prm/...`.
 
   Raises:
     InputError: Raised by the class, if `use_liger_kernel` is set, or a
@@ -192,7 +193,7 @@ def _with_advantages(
 ) -> Any:
   """Returns a trainer that adds advantages of what score_batch returns.
 
-  The form is what credit.in_groups takes.
+  The form is what token_credit.in_groups takes.
   """
 
   class StepTrainer(trainer_class):

@@ -76,7 +76,7 @@ def step_advantages(
     rewards: What the rewards of steps are, given their scores.
 
   Returns:
-    credit.process_advantages within each group, float32, 0 where the mask is
+    token_credit.process_advantages within each group, float32, 0 where the mask is
     false. Add the learner's own advantages [B] as [:, None].
 
   Raises:

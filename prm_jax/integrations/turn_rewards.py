@@ -1,10 +1,10 @@
 """Conversations to the scores of their turns, and to the rewards of their tokens.
 
-  conversation = turns.conversation(prompt, completion, tools)
-  conversation = turns.decoded(prompt, ids, mask, decode)    without messages
-  (scores,) = turns.score_turns(score, [conversation])
+  conversation = turn_rewards.conversation(prompt, completion, tools)
+  conversation = turn_rewards.decoded(prompt, ids, mask, decode)    without messages
+  (scores,) = turn_rewards.score_turns(score, [conversation])
   rewards = scoring.judged(scores)                           a number a turn
-  scored = turns.placed(scores, turns.run_lengths(mask))     for credit.*
+  scored = turn_rewards.placed(scores, turn_rewards.run_lengths(mask))     for credit.*
 
 A turn is an assistant's message that the policy wrote; everything else is its
 context. The reward of a turn is placed on the last of its own tokens.
@@ -93,7 +93,7 @@ def decoded(
     mask: Which of them the policy wrote.
     decode: Returns the text of ids, without special tokens.
     between: Returns what was said, of the text between two runs, such as
-      turns.between("user\\n", "\\nassistant").
+      turn_rewards.between("user\\n", "\\nassistant").
 
   Returns:
     The conversation, with one own turn for each run.

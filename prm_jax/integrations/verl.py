@@ -98,11 +98,11 @@ def turn_reward_manager(
   Args:
     score: Scores trajectories (prm_jax.load_score).
     rewards: What the rewards of turns are, given their scores.
-    between: Returns what was said between two turns (turns.decoded).
+    between: Returns what was said between two turns (turn_rewards.decoded).
 
   Returns:
     A subclass of verl's RewardManagerBase, as step_reward_manager. A turn's
-    reward is on its last token; turns.metrics are in reward_extra_info.
+    reward is on its last token; turn_rewards.metrics are in reward_extra_info.
   """
 
   def row_of(item: Any, tokenizer: Any) -> tuple[list[float], dict[str, float]]:

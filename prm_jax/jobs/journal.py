@@ -378,7 +378,8 @@ def _batches_of(
 ) -> Iterator[tuple[int, int, dict[str, Any] | None, bool]]:
   """Yields line number, where the line ends, batch, whether it came before.
 
-  The batch of a damaged line is None. A torn last line is left out: each is on disk before the next one begins.
+  The batch of a damaged line is None. A torn last line is left out: each is on
+  disk before the next one begins.
   """
   end = 0
   seen: set[bytes] = set()

@@ -36,7 +36,7 @@ class RewardModel(verbs.Value):
     """Returns the model.
 
     Args:
-      layout: See scorer.load.
+      layout: See saved.load.
     """
     from prm_jax.scoring import saved
 

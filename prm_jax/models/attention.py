@@ -16,6 +16,7 @@ import jax
 from jax import numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from prm_jax import errors
 from prm_jax.models import blockwise_attention
 from prm_jax.models import kv_cache
 from prm_jax.models import layers
@@ -24,7 +25,6 @@ from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.models.visibility import visibility
 from prm_jax.models.visibility import Window
-from prm_jax.runtime import checks
 
 
 def attend(
@@ -66,7 +66,7 @@ def attend(
   how: dict[str, Any] = dict(scale=scale, softcap=softcap)
   if kind == "reference":
     return reference(q, k, v, visible_until, window, **how)
-  checks.refuse(_problems(kind, platform, q, k))
+  errors.raise_first(_faults(kind, platform, q, k))
   kernel = functools.partial(_kernel(kind), **how)
   if kind != "blocks":
     kernel = functools.partial(kernel, platform=platform)
@@ -74,7 +74,7 @@ def attend(
   return _on_each_device(kernel, *near)(q, k, v, visible_until, *near)
 
 
-def _problems(kind: str, platform: str, q: Array, k: Array) -> Iterator[str]:
+def _faults(kind: str, platform: str, q: Array, k: Array) -> Iterator[str]:
   """Yields why a kernel can't be used here."""
   if not _splits(q, k):
     yield (

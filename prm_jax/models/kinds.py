@@ -18,7 +18,6 @@ from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.models import visibility
 
-Params = Any
 # In params: the frozen model that another one is measured by.
 REFERENCE = "reference"
 

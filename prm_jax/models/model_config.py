@@ -142,13 +142,13 @@ class ModelConfig:
   lora_targets: tuple[str, ...] = LORA_TARGETS
 
   def __post_init__(self):
-    checks.refuse(self._problems())
+    errors.raise_first(self._faults())
     # A tuple in one order, also of the list that JSON has: equal models are
     # equal, and have a hash.
     ordered = (x for x in LORA_TARGETS if x in self.lora_targets)
     object.__setattr__(self, "lora_targets", tuple(ordered))
 
-  def _problems(self) -> Iterator[str]:
+  def _faults(self) -> Iterator[str]:
     """Yields what is wrong, as messages."""
     sizes = ("vocab_size", "d_model", "num_heads", "num_kv_heads", "head_dim")
     checks.check_at_most(self, (*sizes, "d_ff"), limits.MODEL_SIZE, "model.")
@@ -166,12 +166,12 @@ class ModelConfig:
       yield (
         f"model.head_dim={self.head_dim}: RoPE rotates pairs; make it even"
       )
-    yield from self._window_problems()
-    yield from self._rope_problems()
-    yield from self._step_head_problems()
-    yield from self._lora_problems()
+    yield from self._window_faults()
+    yield from self._rope_faults()
+    yield from self._step_head_faults()
+    yield from self._lora_faults()
 
-  def _window_problems(self) -> Iterator[str]:
+  def _window_faults(self) -> Iterator[str]:
     optional = ("query_scale", "attention_softcap", "final_softcap")
     for name in (*optional, "rope_local_theta"):
       if getattr(self, name) is not None:
@@ -194,7 +194,7 @@ class ModelConfig:
         f" model.window={self.window}; use 'tree'"
       )
 
-  def _rope_problems(self) -> Iterator[str]:
+  def _rope_faults(self) -> Iterator[str]:
     low_to_high = ("rope_low_freq_factor", "rope_high_freq_factor")
     checks.check_positive(self, ("rope_factor", *low_to_high), "model.")
     most = limits.MODEL_TOKENS
@@ -205,7 +205,7 @@ class ModelConfig:
         f" less than model.rope_high_freq_factor={self.rope_high_freq_factor}"
       )
 
-  def _step_head_problems(self) -> Iterator[str]:
+  def _step_head_faults(self) -> Iterator[str]:
     if self.step_classes > 3:
       yield (f"model.step_classes={self.step_classes}: expected 1, 2 or 3")
     if self.step_head != "tokens":
@@ -226,7 +226,7 @@ class ModelConfig:
         f"model.step_classes={self.step_classes}: step_head='tokens' has one"
       )
 
-  def _lora_problems(self) -> Iterator[str]:
+  def _lora_faults(self) -> Iterator[str]:
     if self.lora_rank:
       checks.check_at_most(self, ("lora_rank",), limits.MODEL_SIZE, "model.")
     checks.check_positive(self, ("lora_alpha",), "model.")

@@ -173,8 +173,9 @@ def parse(text: str) -> Topology:
 def _slice(chip: str, number: int) -> tuple[int, ...]:
   """Returns the shape of a Cloud TPU slice by its type's number.
 
-  It is as even as it can be, as 2x2x1, 2x2x4 (cloud.google.com/tpu/docs). The numbers of v4 and
-  v5p count cores, two to a chip, and their slices have four chips at least.
+  It is as even as it can be, as 2x2x1, 2x2x4 (cloud.google.com/tpu/docs). The
+  numbers of v4 and v5p count cores, two to a chip, and their slices have four
+  chips at least.
   """
   axes = CHIPS[chip].axes if chip in CHIPS else 0
   chips = number // 2 if axes == 3 else number

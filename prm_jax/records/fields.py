@@ -222,18 +222,18 @@ def check_reference(solution: schema.Solution, form: str) -> None:
 
 def check_whole_turns(solution: schema.Solution, form: str) -> None:
   """Refuses what isn't a conversation whose steps are whole turns."""
-  faults = []
   if solution.messages is None:
-    faults.append(
+    raise cannot_hold(
+      solution,
       f"no messages; {form} holds conversations, and plain steps go into"
-      " another form"
+      " another form",
     )
-  elif solution.spans is not None:
-    faults.append(
+  if solution.spans is not None:
+    raise cannot_hold(
+      solution,
       f"its turns are cut into steps, and {form} has a place for whole turns;"
-      " write jsonl"
+      " write jsonl",
     )
-  errors.raise_first(faults, f"solution {solution.id!r}: ")
   check_one_kind(solution, f"solution {solution.id!r}")
 
 

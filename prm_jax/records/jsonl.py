@@ -9,12 +9,12 @@ twice, because scores are matched to solutions by id.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import re
 import reprlib
-from typing import Any
+from typing import Any, TypeVar
 
 from prm_jax import errors
 from prm_jax import schema
@@ -26,6 +26,8 @@ from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.text import messages as messages_lib
 from prm_jax.text import solution_texts
+
+_Noun = TypeVar("_Noun", schema.Problem, schema.Solution)
 
 
 def read(path: files.PathLike) -> Iterator[schema.Solution]:
@@ -334,10 +336,7 @@ def read_solutions(path: files.PathLike) -> list[schema.Solution]:
   Raises:
     InputError: The file can't be read, or a line isn't a solution.
   """
-  return [
-    solution_from_record(r, where)
-    for where, r in record_files.read_records(path)
-  ]
+  return _each(path, solution_from_record)
 
 
 def read_problems(path: files.PathLike) -> list[schema.Problem]:
@@ -352,10 +351,13 @@ def read_problems(path: files.PathLike) -> list[schema.Problem]:
   Raises:
     InputError: The file can't be read, or a line isn't a problem.
   """
-  return [
-    problem_from_record(r, where)
-    for where, r in record_files.read_records(path)
-  ]
+  return _each(path, problem_from_record)
+
+
+def _each(
+  path: files.PathLike, of_record: Callable[[Mapping[str, Any], str], _Noun]
+) -> list[_Noun]:
+  return [of_record(r, where) for where, r in record_files.read_records(path)]
 
 
 @arguments.checked

@@ -193,10 +193,11 @@ def _read_cells(path: files.PathLike, delimiter: str) -> Iterator[Record]:
 
 def _wrong_cells(cells: Sequence[str], names: Sequence[str]) -> Iterator[str]:
   """Yields what is wrong with a row, the header if there are no names yet."""
-  twice = [name for name, n in Counter(cells).items() if n > 1]
-  if twice and not names:
-    yield f"the header has the column {twice[0]!r} twice; rename one"
-  if names and len(cells) != len(names):
+  if not names:
+    twice = [name for name, n in Counter(cells).items() if n > 1]
+    if twice:
+      yield f"the header has the column {twice[0]!r} twice; rename one"
+  elif len(cells) != len(names):
     yield (
       f"{len(cells)} cells, and the header has {len(names)}; put a text that"
       " holds the delimiter or a line break in double quotes"

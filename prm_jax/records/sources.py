@@ -1,9 +1,10 @@
 """Reads the sources of solutions that a config names.
 
-A source is written "FORMAT:PATH", where FORMAT may be map(...), a mapping of any
-file's fields (formats/mapped.py). If a relative path doesn't exist, it is taken
-relative to the folder in the environment variable PRM_JAX_DATA.
-"arrayrecord:FOLDER" stays in its files; records.array_record reads it by number.
+A source is written "FORMAT:PATH", where FORMAT may be map(...), a mapping of
+any file's fields (datasets/formats/mapped.py). If a relative path doesn't
+exist, it is taken relative to the folder in the environment variable
+PRM_JAX_DATA. "arrayrecord:FOLDER" stays in its files; records.array_record
+reads it by number.
 """
 
 from __future__ import annotations

@@ -157,7 +157,11 @@ def token_ids(reply: Record, prompt: Sequence[int], url: str) -> Record:
     raise errors.InputError(
       f"{url}: it returns no log-probabilities of tokens; use vLLM or SGLang"
     )
-  if prompt_tokens != len(prompt) if read is None else read != list(prompt):
+  if read is None:
+    is_read = prompt_tokens == len(prompt)
+  else:
+    is_read = read == list(prompt)
+  if not is_read:
     raise errors.InputError(
       f"{url}: it didn't read the prompt's {len(prompt)} ids but others,"
       f" {prompt_tokens} of them; take out the option that cuts or changes"

@@ -23,7 +23,7 @@ class Measure:
   """Measures how well a state's policy answers held-out problems, greedily.
 
   The metrics are accuracy, all_steps_correct, prm_score ... as in
-  metrics.of_rollout.
+  rollout_metrics.of_rollout.
   """
 
   collector: experience.Collector

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from jax import numpy as jnp
 from jaxtyping import Array, Float
 
+from prm_jax import errors
 from prm_jax.batch import ArrayLike
 from prm_jax.runtime import checks
 from prm_jax.training import losses
@@ -73,9 +74,9 @@ class LossConfig:
   value_clip: float | None = None
 
   def __post_init__(self):
-    checks.refuse(self._problems())
+    errors.raise_first(self._faults())
 
-  def _problems(self) -> Iterator[str]:
+  def _faults(self) -> Iterator[str]:
     """Yields what is wrong, as messages."""
     for name, allowed in (
       ("kind", tuple(POLICY_LOSSES)),

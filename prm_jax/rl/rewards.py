@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.policy import codecs
 from prm_jax.policy.sampler import Completion
@@ -66,9 +67,9 @@ class RewardConfig:
   accuracy_range: tuple[float, ...] = (0.0, 1.0)
 
   def __post_init__(self):
-    checks.refuse(self._problems())
+    errors.raise_first(self._faults())
 
-  def _problems(self) -> Iterator[str]:
+  def _faults(self) -> Iterator[str]:
     """Yields what is wrong, as messages."""
     weights = ("prm", "exact", "orm", "outcome", "verifier", "format", "length")
     checks.check_natural(self, (*weights, "implicit"), "rewards.")

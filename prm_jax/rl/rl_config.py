@@ -109,9 +109,9 @@ class RLConfig:
   mesh: tuple[int, ...] = (-1, 1, 1)
 
   def __post_init__(self):
-    checks.refuse(self._problems())
+    errors.raise_first(self._faults())
 
-  def _problems(self) -> Iterator[str]:
+  def _faults(self) -> Iterator[str]:
     """Yields what is wrong, as messages."""
     checks.check_seed(self.seed)
     # They check their own fields.
@@ -138,10 +138,10 @@ class RLConfig:
     if shape.share_prefixes:
       kind = self.model.get("attention", "auto")
       model_config.check_trees(kind, "packing.share_prefixes=True")
-    yield from self._rollback_problems()
-    yield from self._name_problems()
-    yield from self._role_problems()
-    yield from self._credit_problems()
+    yield from self._rollback_faults()
+    yield from self._name_faults()
+    yield from self._role_faults()
+    yield from self._credit_faults()
 
   @property
   def key(self) -> score_sources.Key:
@@ -177,7 +177,7 @@ class RLConfig:
       implicit_beta=self.implicit_beta,
     )
 
-  def _rollback_problems(self) -> Iterator[str]:
+  def _rollback_faults(self) -> Iterator[str]:
     """Yields how a monitor couldn't find a checkpoint to go back to."""
     reach = self.fit.checkpoint_every * self.fit.keep_last
     needed = 3 * self.monitor.window
@@ -189,7 +189,7 @@ class RLConfig:
         f" {self.monitor.window} goes back to is farther; keep {needed} or more"
       )
 
-  def _name_problems(self) -> Iterator[str]:
+  def _name_faults(self) -> Iterator[str]:
     """Yields which names of what scores have no form of one."""
     given = {name: getattr(self, name) for name in _SCORES}
     for field, name in given.items():
@@ -218,7 +218,7 @@ class RLConfig:
         " checkpoint folder; leave it out"
       )
 
-  def _role_problems(self) -> Iterator[str]:
+  def _role_faults(self) -> Iterator[str]:
     """Yields which rewards and losses have no model."""
     rewards, loss = self.rewards, self.loss
     for name in ("prm", "orm", "outcome"):
@@ -243,7 +243,7 @@ class RLConfig:
         " log-ratios are those at 1; set it to 1"
       )
 
-  def _credit_problems(self) -> Iterator[str]:
+  def _credit_faults(self) -> Iterator[str]:
     """Yields why a baseline can't compare."""
     rewards, loss, needs = self.rewards, self.loss, self.credit.needs
     where = f"credit.baseline={self.credit.baseline!r}"

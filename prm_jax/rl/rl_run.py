@@ -29,7 +29,6 @@ from prm_jax.rl import roles as roles_lib
 from prm_jax.rl import sample_files
 from prm_jax.rl import tasks as problems_lib
 from prm_jax.rl import updates
-from prm_jax.runtime import checks
 from prm_jax.training import loop
 from prm_jax.training import program as program_lib
 
@@ -61,7 +60,7 @@ def train(
   Args:
     config: The run.
     workdir: The folder for checkpoints, metrics and samples.
-    problems: Solutions without steps, as problems.read_problems returns them.
+    problems: Solutions without steps, as tasks.read_problems returns them.
     held_out: The problems of the evaluations; none of them is trained on.
     verifier: Checks answers, and steps if it can.
     fresh: Whether to replace what the workdir holds, instead of resuming it.
@@ -74,7 +73,7 @@ def train(
   name = workdir.name
   mesh = sharding.make_mesh(config.mesh)
   sharding.check_rows(config.packing.batch_size, mesh)
-  checks.refuse(_misfits(config, problems, held_out, verifier))
+  errors.raise_first(_misfits(config, problems, held_out, verifier))
   first = 0 if fresh else max(saves.saved_steps(workdir), default=0)
   roles = read_roles(config)
   scored_by = reward_record.of(roles.identities, verifier.identity)

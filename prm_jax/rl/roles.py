@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
 from typing import Any
@@ -17,7 +17,6 @@ from prm_jax.policy import codecs
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import updates
-from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.scoring import score_sources
 from prm_jax.text import tokenizer as tokenizer_lib
@@ -209,22 +208,16 @@ def reward_functions(
 
 def _folder(text: str, field: str, programs: Sequence[str]) -> pathlib.Path:
   """Returns the folder that a field names; refuses one of another program."""
-  checks.refuse(_folder_problems(text, field, programs))
-  return files.local_path(text)
-
-
-def _folder_problems(
-  text: str, field: str, programs: Sequence[str]
-) -> Iterator[str]:
-  """Yields why a field names no folder of one of these programs."""
   if not text:
-    yield f"{field}: give a checkpoint folder"
-  program = model_json.read_description(files.local_path(text)).program
+    raise errors.InputError(f"{field}: give a checkpoint folder")
+  folder = files.local_path(text)
+  program = model_json.read_description(folder).program
   if program not in programs:
-    yield (
+    raise errors.InputError(
       f"{field}={text}: holds {kinds.with_article(program)}; expected one of"
       f" {', '.join(programs)}"
     )
+  return folder
 
 
 def _other(

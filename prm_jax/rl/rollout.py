@@ -30,8 +30,8 @@ class RolloutConfig:
     samples: The number of solutions of each problem.
     max_tokens: The token budget of a solution.
     temperature: The temperature of sampling.
-    slots: See engine.Engine.
-    chunk: See engine.Engine.
+    slots: See rollout_engine.Engine.
+    chunk: See rollout_engine.Engine.
   """
 
   problems: int

@@ -158,7 +158,7 @@ def loss_weights(
   Args:
     token_mask: The tokens of solutions that count; the others weigh 0.
     minibatch: The index of each solution's minibatch.
-    loss_aggregation: See losses.LossConfig.
+    loss_aggregation: See policy_losses.LossConfig.
     max_tokens: What "constant" divides by.
   """
   mask = token_mask.astype(np.float64)

@@ -213,7 +213,7 @@ def metric(record: Mapping[str, Any], name: str) -> Any:
   if name in record:
     return record[name]
   source, slash, last = name.rpartition("/")
-  other = dict(loss="loss_nats", loss_nats="loss").get(last)
+  other = dict(loss="loss_nats", loss_nats="loss").get(last, last)
   return record.get(f"{source}{slash}{other}")
 
 

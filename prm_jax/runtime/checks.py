@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import math
@@ -19,26 +19,6 @@ from prm_jax import errors
 MAX_COUNT = 2**31 - 1
 # The largest seed: jax silently takes larger ones modulo 2**32.
 MAX_SEED = 2**32 - 1
-
-
-def refuse(
-  problems: Iterable[str],
-  kind: type[errors.InputError] = errors.InputError,
-) -> None:
-  """Refuses the first of the problems, if there is one.
-
-  A value type declares all that it refuses in one generator; nothing after the
-  first problem is looked at.
-
-  Args:
-    problems: The messages.
-    kind: The error.
-
-  Raises:
-    InputError: There is a problem.
-  """
-  for problem in problems:
-    raise kind(problem)
 
 
 def check_seed(seed: int) -> None:

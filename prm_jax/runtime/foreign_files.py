@@ -7,7 +7,6 @@ through `find`: it must be a regular file inside the folder, of a limited size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 import pathlib
 import stat
 from typing import Any
@@ -35,43 +34,38 @@ def find(folder: files.PathLike, name: str) -> pathlib.Path | None:
   """
   folder = pathlib.Path(folder)
   path = folder / name
-  try:
-    if pathlib.Path(name).name == name:
-      path.lstat()
-  except (FileNotFoundError, NotADirectoryError):
-    return None
-  except (OSError, ValueError):
-    pass  # the faults say why
-  errors.raise_first(_faults(path, name), f"{path}: ")
-  return path
-
-
-def _faults(path: pathlib.Path, name: str) -> Iterator[str]:
-  """Yields why a folder's file isn't read."""
   if pathlib.Path(name).name != name:
-    yield "names a file outside of its folder"
+    raise errors.InputError(f"{path}: names a file outside of its folder")
   try:
     path.lstat()
+  except (FileNotFoundError, NotADirectoryError):
+    return None
+  except (OSError, ValueError) as e:
+    raise _unreadable(path, e) from None
+  try:
     target = path.resolve(strict=True)
     status = target.stat()
-    inside = any(target.is_relative_to(root) for root in _roots(path.parent))
+    inside = any(target.is_relative_to(root) for root in _roots(folder))
   except FileNotFoundError:
-    yield "a link to a file that isn't there; fetch it again"
-    return
-  except (OSError, RuntimeError, ValueError) as e:
-    reason = getattr(e, "strerror", None) or str(e)
-    yield f"can't be read: {reason}; fetch it again"
-    return
+    raise errors.InputError(
+      f"{path}: a link to a file that isn't there; fetch it again"
+    ) from None
+  except (OSError, RuntimeError) as e:
+    raise _unreadable(path, e) from None
   if not inside:
-    yield (
-      f"a link out of its folder, to {target}, which isn't followed; put the"
-      " file itself there"
+    raise errors.InputError(
+      f"{path}: a link out of its folder, to {target}, which isn't followed;"
+      " put the file itself there"
     )
   if not stat.S_ISREG(status.st_mode):
-    yield "not a regular file; fetch it again"
+    raise errors.InputError(f"{path}: not a regular file; fetch it again")
   most = _limit(name)
   if most is not None and status.st_size > most:
-    yield f"{status.st_size:,} bytes; expected {most:,} at most; fetch it again"
+    raise errors.InputError(
+      f"{path}: {status.st_size:,} bytes; expected {most:,} at most; fetch it"
+      " again"
+    )
+  return path
 
 
 def read_json(folder: files.PathLike, name: str) -> dict[str, Any]:
@@ -106,3 +100,8 @@ def _roots(folder: pathlib.Path) -> list[pathlib.Path]:
   if folder.parent.name == "snapshots" and model.name.startswith("models--"):
     roots.append(model / "blobs")
   return roots
+
+
+def _unreadable(path: pathlib.Path, error: Exception) -> errors.InputError:
+  reason = getattr(error, "strerror", None) or str(error)
+  return errors.InputError(f"{path}: can't be read: {reason}; fetch it again")

@@ -76,8 +76,8 @@ def write(
   Args:
     children: The children.
     policies: The policies, by their names.
-    max_steps: See engine.Limits.
-    max_tokens: See engine.Limits.
+    max_steps: See search_limits.Limits.
+    max_tokens: See search_limits.Limits.
 
   Raises:
     InputError: A policy gives no counts.
@@ -105,7 +105,7 @@ def look_ahead(
   Args:
     children: The children, written.
     policies: The policies, by their names.
-    num: The number of steps; see engine.Limits.
+    num: The number of steps; see search_limits.Limits.
 
   Raises:
     InputError: A policy has no greedy steps, or gives no counts.

@@ -33,7 +33,7 @@ def of_sampler(
   Args:
     policy: The policy.
     sampling: How it samples. Its max_tokens is that of a whole solution; see
-      engine.Limits for one that is written by steps.
+      search_limits.Limits for one that is written by steps.
     max_step_tokens: The most tokens of a step; None is sampling.max_tokens.
     seed: The seed of all that it writes.
     slots: The number of completions that are written at the same time.

@@ -46,7 +46,7 @@ class Result:
   Args:
     solution: The solution that was chosen, with the problem's id.
     tree: The tree.
-    answers: The answer by each of answers.SELECTIONS.
+    answers: The answer by each of choice.SELECTIONS.
     bill: Of each model its counts, as bill.Spent names them; those of tokens
       that were read are None if its prompts aren't known.
     flops: The FLOPs of all models; None if they aren't known.
@@ -115,7 +115,7 @@ def from_solution(solution: schema.Solution, where: str) -> Result:
     _refuse_any(_wrong_answer(told, tree), f'{where}: "answers.{how}"')
     answers[how] = Answer(told["answer"], told["node"], told["outcome"])
   models, flops = extra["bill"].get("models"), extra["bill"].get("flops")
-  dtypes = extra["bill"].get("compute_dtype", {})
+  dtypes = extra["bill"].get("compute_dtype")
   chosen = answers[extra["select"]].node
   steps = () if chosen is None else tree.nodes[chosen].solution.steps
   right = {
@@ -133,11 +133,11 @@ def from_solution(solution: schema.Solution, where: str) -> Result:
 
 
 def _refuse_any(faults: Iterator[str], where: str) -> None:
-  for why in faults:
-    raise errors.InputError(
-      f"{where}: isn't the result of a search: {why}; give a file that `prm-jax"
-      " search` wrote"
-    )
+  fix = "; give a file that `prm-jax search` wrote"
+  errors.raise_first(
+    (f"isn't the result of a search: {why}{fix}" for why in faults),
+    f"{where}: ",
+  )
 
 
 def _wrong_fields(extra: Mapping[str, object]) -> Iterator[str]:

@@ -30,7 +30,7 @@ def results(
   Args:
     trees: The finished trees.
     costs: The cost of each model.
-    select: How the answer is chosen; one of answers.SELECTIONS.
+    select: How the answer is chosen; one of choice.SELECTIONS.
     compute_dtype: The type that each model computes in; None isn't known.
     verify: Whether solutions end in the right answer; None if that isn't known.
       It is called once.
@@ -40,8 +40,8 @@ def results(
     For each tree the best-scored candidate with the chosen answer, under the
     problem's id; without a candidate it has no steps. `extra` has the problem's
     and FIELDS: `answers`, of each way to choose the answer, its node and its
-    outcome; `candidates`, each node once, with answer and outcome; `select`; `bill`,
-    see records.bill_record; and `tree`.
+    outcome; `candidates`, each node once, with answer and outcome; `select`;
+    `bill`, see records.bill_record; and `tree`.
   """
   nodes = [(tree, n) for tree in trees for n in _distinct(tree.candidates)]
   solutions = [tree.nodes[n].solution for tree, n in nodes]

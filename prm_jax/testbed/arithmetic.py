@@ -1,12 +1,11 @@
 """The embedded testbed: dial problems, with an exact verifier of every step.
 
-A dial has eight positions, 0 to 7. A problem gives a start and a few turns in words,
-"Ann dials 3 up 4 times 7 back 2 .", and a solution is one line per turn,
-"so 3 + 4 = 7" (modulo 8), then "answer 7". Every line opens with one of
-eight connectives, so that right solutions are as varied as wrong ones: without
-that, picking the best of many means picking among duplicates, which distorts
-every curve. Times is many-to-one modulo 8, so a wrong path can end right by
-chance.
+A dial has eight positions, 0 to 7. A problem gives a start and a few turns in
+words, "Ann dials 3 up 4 times 7 back 2 .", and a solution is one line per turn,
+"so 3 + 4 = 7" (modulo 8), then "answer 7". Every line opens with one of eight
+connectives, so that right solutions are as varied as wrong ones: without that,
+picking the best of many means picking among duplicates, which distorts every
+curve. Times is many-to-one modulo 8, so a wrong path can end right by chance.
 """
 
 from __future__ import annotations

@@ -45,9 +45,10 @@ def token_ends(
 ) -> Int[np.ndarray, T]:
   """Returns where in `completion_text` each token ends, in characters, int32.
 
-  The ends of a step's tokens are token_offsets.of_ids. A separator stands for `between`, or for nothing after
-  the last step. eos and tokens after it end where the text ends. The ends never
-  decrease, and the last one is the length of the text.
+  The ends of a step's tokens are token_offsets.of_ids. A separator stands for
+  `between`, or for nothing after the last step. eos and tokens after it end
+  where the text ends. The ends never decrease, and the last one is the length
+  of the text.
 
   The cost is linear in the tokens: each is decoded with a few others.
   """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import hashlib
@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from prm_jax import batch as batch_lib
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.models import sharding
 from prm_jax.records import array_record
@@ -181,49 +182,29 @@ def paired(
     InputError: There is nothing to compare.
   """
   kept, counts = preference_pairs.group(examples, kind)
-  if packing.share_prefixes:
-    segments = packing_lib.trees(kept, packing.sequence_length)
-  else:
-    segments = [packing_lib.chain(example) for example in kept]
-  segments = preference_pairs.together(segments, packing.sequence_length)
-  lost = counts["pairs"] - round(preference_pairs.num_pairs(segments))
-  checks.refuse(
-    _pair_problems(
-      len(examples) if not kept else 0,
-      lost if lost == counts["pairs"] else 0,
-      kind,
-      packing.sequence_length,
-    )
-  )
-  counts["pairs lost: their group is longer than a row"] = lost
-  return segments, counts
-
-
-def _pair_problems(
-  unpaired: int, lost: int, kind: str, sequence_length: int
-) -> Iterator[str]:
-  """Yields why there is nothing to compare.
-
-  Args:
-    unpaired: The number of solutions, if none of them is in a pair.
-    lost: The number of pairs, if none of them fits a row.
-    kind: What is compared.
-    sequence_length: The number of tokens of a row.
-  """
-  if unpaired:
-    yield (
-      f"pairs={kind!r}: no two of {unpaired:,} solutions can be compared:"
+  if examples and not kept:
+    raise errors.InputError(
+      f"pairs={kind!r}: no two of {len(examples):,} solutions can be compared:"
       + (
         " no prefix has steps of different labels; add rated alternatives"
         if kind == "alternatives"
         else " no problem has both a right and a wrong one; add solutions"
       )
     )
-  if lost:
-    yield (
-      f"pairs={kind!r}: no row of packing.sequence_length={sequence_length}"
-      f" tokens holds both sides of any of the {lost:,} pairs; raise it"
+  if packing.share_prefixes:
+    segments = packing_lib.trees(kept, packing.sequence_length)
+  else:
+    segments = [packing_lib.chain(example) for example in kept]
+  segments = preference_pairs.together(segments, packing.sequence_length)
+  lost = counts["pairs"] - round(preference_pairs.num_pairs(segments))
+  if lost and lost == counts["pairs"]:
+    raise errors.InputError(
+      f"pairs={kind!r}: no row of packing.sequence_length="
+      f"{packing.sequence_length} tokens holds both sides of any of the"
+      f" {lost:,} pairs; raise it"
     )
+  counts["pairs lost: their group is longer than a row"] = lost
+  return segments, counts
 
 
 def _decides_examples(

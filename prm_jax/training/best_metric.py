@@ -17,9 +17,9 @@ from flax.core import meta
 import jax
 
 from prm_jax import batch as batch_lib
+from prm_jax import errors
 from prm_jax.models import sharding
 from prm_jax.runtime import checked_lines
-from prm_jax.runtime import checks
 from prm_jax.training import program as program_lib
 
 _logger = logging.getLogger(__name__)
@@ -45,10 +45,10 @@ def check(
     InputError: There is no evaluation data, no such metric, or the labels of
       the data don't define it.
   """
-  checks.refuse(_problems(metric, program, key, eval_batches, mesh))
+  errors.raise_first(_faults(metric, program, key, eval_batches, mesh))
 
 
-def _problems(metric, program, key, eval_batches, mesh) -> Iterator[str]:
+def _faults(metric, program, key, eval_batches, mesh) -> Iterator[str]:
   if not eval_batches:
     yield (
       f"fit.best_metric={metric!r}: there is no evaluation data to"

@@ -52,9 +52,9 @@ class PRMConfig:
   )
 
   def __post_init__(self):
-    checks.refuse(self._problems())
+    errors.raise_first(self._faults())
 
-  def _problems(self) -> Iterator[str]:
+  def _faults(self) -> Iterator[str]:
     """Yields what is wrong, as messages."""
     checks.check_choice("objective.loss", self.loss, tuple(LOSSES))
     checks.check_positive(self, ("error_weight",), "objective.")

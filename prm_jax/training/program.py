@@ -98,11 +98,11 @@ Encoder = Callable[..., tuple[list[encoding.Example], Counter[str]]]
 class Objective(Protocol):
   """What a program is trained for: the protocol of each program's own config.
 
-  loss is a name in the program's LOSSES. compares says what is compared in pairs: alternatives, solutions or nothing.
-  whole_solutions says that the loss is of whole solutions, which can't share
-  prefixes. scoring holds the arguments of the program's `scores` besides a
-  batch. judged says which steps the program trains the scores of, as one of
-  schema.JUDGED.
+  loss is a name in the program's LOSSES. compares says what is compared in
+  pairs: alternatives, solutions or nothing. whole_solutions says that the loss
+  is of whole solutions, which can't share prefixes. scoring holds the arguments
+  of the program's `scores` besides a batch. judged says which steps the program
+  trains the scores of, as one of schema.JUDGED.
   """
 
   @property

@@ -8,6 +8,7 @@ import logging
 from typing import Any
 
 from prm_jax import batch as batch_lib
+from prm_jax import errors
 from prm_jax import voting
 from prm_jax.models import kinds
 from prm_jax.models import model_config
@@ -66,9 +67,9 @@ class TrainConfig:
   segmenter: str = ""
 
   def __post_init__(self):
-    checks.refuse(self._problems())
+    errors.raise_first(self._faults())
 
-  def _problems(self) -> Iterator[str]:
+  def _faults(self) -> Iterator[str]:
     """Yields what is wrong, as messages."""
     if self.segmenter:
       segmenters.parse(self.segmenter)
@@ -116,7 +117,7 @@ class TrainConfig:
     return programs.name_of(self.objective)
 
   @property
-  def kind(self) -> program_lib.Kind:
+  def kind(self) -> kinds.Kind:
     return kinds.KINDS[self.program]
 
 

@@ -32,7 +32,6 @@ from prm_jax.models import sharding
 from prm_jax.records import array_record
 from prm_jax.records import jsonl
 from prm_jax.rows import encoded_cache
-from prm_jax.runtime import checks
 from prm_jax.runtime import distributed
 from prm_jax.runtime import files
 from prm_jax.runtime import progress
@@ -111,7 +110,7 @@ def read_init(config: train_config.TrainConfig, folder: pathlib.Path) -> Any:
 
 
 def read_sampling(
-  kind: program_lib.Kind, folder: pathlib.Path
+  kind: kinds.Kind, folder: pathlib.Path
 ) -> Mapping[str, float]:
   """Returns the default temperature, top_p, top_k and min_p of a run's policy.
 
@@ -179,7 +178,7 @@ def train(
   train_config.warn_of_head(config)
   vocab_size = vocab_size or tokenizer.vocab_size
   needed = config.encoding.template.num_ids(tokenizer)
-  checks.refuse(_problems(config, sources, init_from, needed, vocab_size))
+  errors.raise_first(_faults(config, sources, init_from, needed, vocab_size))
   data = dict(_told(solutions), evaluation=_told(eval_solutions))
   distributed.check_same(dict(data=data))
   if bucket is None:
@@ -220,7 +219,7 @@ def train(
   if saved and not fresh:
     # First: a tokenizer that is made of the data differs with them.
     others = _other_model(config, model, tokenizer, workdir)
-    checks.refuse(itertools.chain(_other_data(path, data), others))
+    errors.raise_first(itertools.chain(_other_data(path, data), others))
   if config.kind.has_reference:
     init_from = implicit_prm.begin_from(init_from)
 
@@ -256,7 +255,7 @@ def train(
   return model, meta.unbox(state.params)
 
 
-def _problems(
+def _faults(
   config, sources, init_from, needed: int, vocab_size: int
 ) -> Iterator[str]:
   """Yields why a run can't begin."""

@@ -232,8 +232,8 @@ def _of_start(c: ml_collections.ConfigDict, name: Any) -> template_lib.Template:
   saved = encoding_records.from_record(described.encoding, folder).template
   kind = kinds.KINDS[c.program]
   is_policy = isinstance(saved, policy_templates.PolicyTemplate)
-  checks.refuse(
-    _template_problems(c, folder, is_policy=is_policy, of_policy=of_policy)
+  errors.raise_first(
+    _template_faults(c, folder, is_policy=is_policy, of_policy=of_policy)
   )
   if not of_policy:
     return encoding_records.named(name)
@@ -243,7 +243,7 @@ def _of_start(c: ml_collections.ConfigDict, name: Any) -> template_lib.Template:
   return dataclasses.replace(saved, closing=(), one_text=False, refuses=())
 
 
-def _template_problems(c, folder, *, is_policy, of_policy) -> Iterator[str]:
+def _template_faults(c, folder, *, is_policy, of_policy) -> Iterator[str]:
   """Yields how init_from's template and the config's don't go together."""
   if of_policy and not is_policy:
     yield (
@@ -330,7 +330,7 @@ def of_records(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 
 def names_rl(config: ml_collections.ConfigDict) -> bool:
   # The kind that rl/ trains, in a program of its own.
-  name = config.get("program")
+  name = str(config.get("program"))
   return name in kinds.KINDS and name not in programs.TRAINED
 
 

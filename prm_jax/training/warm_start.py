@@ -16,7 +16,6 @@ import numpy as np
 from prm_jax import errors
 from prm_jax.models import lora
 from prm_jax.models import sharding
-from prm_jax.runtime import checks
 from prm_jax.runtime import distributed
 from prm_jax.training import program as program_lib
 from prm_jax.training import trainable
@@ -140,7 +139,7 @@ def common(params: Any, init_from: Any) -> dict[Any, Any]:
   """
   given = dict(jax.tree_util.tree_flatten_with_path(init_from)[0])
   wanted = dict(jax.tree_util.tree_flatten_with_path(params)[0])
-  checks.refuse(_misfits(given, wanted))
+  errors.raise_first(_misfits(given, wanted))
   return {path: given[path] for path in wanted if path in given}
 
 

@@ -4,7 +4,9 @@ import pytest
 
 from prm_jax.records import record_files
 
-datasets = pytest.importorskip("datasets.arrow_dataset")
+# Not `datasets` alone: tests/datasets would be taken for it.
+pytest.importorskip("datasets.arrow_dataset")
+import datasets
 
 pytestmark = pytest.mark.parity
 

@@ -24,7 +24,6 @@ from prm_jax.rl import experience
 from prm_jax.rl import reward_record
 from prm_jax.rl import rl_run
 from prm_jax.rl import tasks as problems_lib
-from prm_jax.runtime import checks
 from prm_jax.runtime import files
 
 pytestmark = pytest.mark.usefixtures("one_device", "equal_programs")
@@ -260,7 +259,7 @@ def test_a_verifier_of_ones_own_needs_no_right_answers(world, tmp_path):
   config = rl_tiny.config(rewards=dict(verifier=1.0))
   problems, _ = problems_lib.read_problems(f"problems:{path}")
   with problems_lib.open_verifier(grader) as verifier:
-    checks.refuse(rl_run._misfits(config, problems, [], verifier))
+    errors.raise_first(rl_run._misfits(config, problems, [], verifier))
     solution = schema.Solution(
       "a", "p", ("so", "answer 7"), extra=dict(reference_answer="7")
     )

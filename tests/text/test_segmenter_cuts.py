@@ -1,6 +1,6 @@
 """The cuts of 200 real solutions of each kind are those that were looked at.
 
-  PRM_JAX_DATA=... python tests/data/test_segmenter_cuts.py
+  PRM_JAX_DATA=... python tests/text/test_segmenter_cuts.py
 
 writes tests/golden/segmenter_cuts.json anew: for each file and segmenter the
 number of steps, and a digest of where they are.

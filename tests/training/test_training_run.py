@@ -12,6 +12,7 @@ import ml_collections
 import numpy as np
 import pytest
 
+from prm_jax import errors
 from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
@@ -23,7 +24,6 @@ from prm_jax.models import sharding
 from prm_jax.models import transformer
 from prm_jax.records import array_record
 from prm_jax.rows import encoded_cache
-from prm_jax.runtime import checks
 from prm_jax.runtime import distributed
 from prm_jax.scoring import saved as saved_lib
 from prm_jax.scoring import scorer
@@ -368,7 +368,7 @@ def test_no_changed_character_of_data_json_passes_unseen(trained, tmp_path):
     changed[place] ^= 1 << place % 7
     path.write_bytes(changed)
     try:
-      checks.refuse(train_run._other_data(path, data))
+      errors.raise_first(train_run._other_data(path, data))
     except errors_lib.InputError as e:
       refused += 1
       assert str(path.parent) in str(e) and "\n" not in str(e)
