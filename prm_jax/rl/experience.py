@@ -174,6 +174,16 @@ class Collector:
       self.shape, self.rollout, self.prompt_tokens
     )
 
+  def describe(self) -> str:
+    """Returns one line that says how large a rollout is."""
+    shape = self.shape
+    return (
+      f"the longest prompt has {self.prompt_tokens} tokens; an update takes"
+      f" {self.rollout.num_solutions} solutions in up to"
+      f" {self.microbatches * shape.minibatches} microbatches of"
+      f" {shape.batch_size} x {shape.sequence_length} tokens"
+    )
+
   def engine(self, params: Any) -> engine_lib.Engine:
     return engine_lib.Engine(
       self.models.policy,

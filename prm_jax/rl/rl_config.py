@@ -17,6 +17,7 @@ from prm_jax.rl import credit as credit_lib
 from prm_jax.rl import hacking_monitor
 from prm_jax.rl import policy_losses
 from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import roles as roles_lib
 from prm_jax.rl import rollout as rollout_lib
 from prm_jax.rl import rows as rows_lib
 from prm_jax.rl import updates
@@ -147,6 +148,25 @@ class RLConfig:
   def key(self) -> score_sources.Key:
     """The key of the servers that score."""
     return score_sources.Key(self.key_variable, self.insecure_key)
+
+  @property
+  def roles(self) -> roles_lib.Names:
+    """What the run's models and scores are."""
+    return roles_lib.Names(
+      init_from=self.init_from,
+      model=self.model,
+      reference=self.reference,
+      critic=self.critic,
+      prm=self.prm,
+      orm=self.orm,
+      held_out_prm=self.held_out_prm,
+      outcome=self.outcome,
+      key=self.key,
+      score_dtype=self.score_dtype,
+      has_critic=self.loss.critic == "separate",
+      has_implicit=self.rewards.implicit > 0,
+      shares_reference=self.trainable == "lora",
+    )
 
   @property
   def shape(self) -> rows_lib.RowsConfig:

@@ -45,8 +45,59 @@ SHOWN_METRICS = (
 )
 
 
+def check(
+  config: rl_config.RLConfig,
+  problems: Sequence[schema.Solution],
+  held_out: Sequence[schema.Solution],
+  verifier: rewards_lib.Verifier,
+) -> None:
+  """Refuses what doesn't go together, before any model is read.
+
+  Args:
+    config: The run.
+    problems: Its problems.
+    held_out: Those of its evaluations.
+    verifier: Checks answers, and steps if it can.
+
+  Raises:
+    InputError: The config doesn't fit the devices, the problems or the
+      verifier, or a held-out problem is trained on.
+  """
+  _mesh(config)
+  problems_lib.check_disjoint(problems, held_out)
+  errors.raise_first(_misfits(config.rewards, problems, verifier))
+
+
+def _mesh(config: rl_config.RLConfig) -> jax.sharding.Mesh:
+  """Returns the mesh; refuses one that doesn't fit the devices or the rows."""
+  mesh = sharding.make_mesh(config.mesh)
+  sharding.check_rows(config.packing.batch_size, mesh)
+  return mesh
+
+
+def _misfits(
+  rewards: rewards_lib.RewardConfig,
+  problems: Sequence[schema.Solution],
+  verifier: rewards_lib.Verifier,
+) -> Iterator[str]:
+  """Yields which rewards problems and verifier can't give."""
+  answered = any(map(problems_lib.has_answer, problems))
+  if rewards.verifier and verifier.needs_answers and not answered:
+    yield (
+      f"problems.train: none of its {len(problems):,} problems has an answer,"
+      f" which rewards.verifier={rewards.verifier} compares with; give"
+      ' "answer" fields, or set it to 0'
+    )
+  if rewards.exact and verifier.exact is None:
+    yield (
+      f"rewards.exact={rewards.exact}: the verifier of these problems"
+      " doesn't know right steps; set it to 0"
+    )
+
+
 def train(
   config: rl_config.RLConfig,
+  roles: roles_lib.Roles,
   workdir: pathlib.Path,
   *,
   problems: Sequence[schema.Solution],
@@ -58,7 +109,8 @@ def train(
   """Trains a policy or resumes its training; returns the last state.
 
   Args:
-    config: The run.
+    config: The run; `check` has passed it.
+    roles: The models that config.roles names.
     workdir: The folder for checkpoints, metrics and samples.
     problems: Solutions without steps, as tasks.read_problems returns them.
     held_out: The problems of the evaluations; none of them is trained on.
@@ -67,15 +119,12 @@ def train(
     on_start: Called when nothing can be refused any more.
 
   Raises:
-    InputError: A folder, the problems or the config can't be used, or too many
-      updates in a row had no finite gradient.
+    InputError: The folder holds a run of another policy or other rewards, the
+      problems don't fit the rows, or too many updates in a row had no finite
+      gradient.
   """
   name = workdir.name
-  mesh = sharding.make_mesh(config.mesh)
-  sharding.check_rows(config.packing.batch_size, mesh)
-  errors.raise_first(_misfits(config, problems, held_out, verifier))
   first = 0 if fresh else max(saves.saved_steps(workdir), default=0)
-  roles = read_roles(config)
   scored_by = reward_record.of(roles.identities, verifier.identity)
   if first:
     _check_same_policy(roles, workdir)
@@ -94,12 +143,7 @@ def train(
     ),
     writer=sample_files.Samples(workdir, first),
   )
-  _logger.info(
-    f"{name}: the longest prompt has {collector.prompt_tokens} tokens; an"
-    f" update takes {config.rollout.num_solutions} solutions in up to"
-    f" {collector.microbatches * config.minibatches} microbatches of"
-    f" {config.packing.batch_size} x {config.packing.sequence_length} tokens",
-  )
+  _logger.info(f"{name}: {collector.describe()}")
 
   def describe_policy():
     on_start()
@@ -113,7 +157,7 @@ def train(
     loop.Hooks(
       workdir=workdir,
       key=jax.random.key(config.seed),
-      mesh=mesh,
+      mesh=_mesh(config),
       init_from=roles.init_from,
       donate=True,
       fresh=fresh,
@@ -124,23 +168,6 @@ def train(
       name=name,
     ),
   )
-
-
-def _misfits(config, problems, held_out, verifier) -> Iterator[str]:
-  """Yields how problems and verifier don't fit the config."""
-  problems_lib.check_disjoint(problems, held_out)
-  answered = any(map(problems_lib.has_answer, problems))
-  if config.rewards.verifier and verifier.needs_answers and not answered:
-    yield (
-      f"problems.train: none of its {len(problems):,} problems has an answer,"
-      f" which rewards.verifier={config.rewards.verifier} compares with; give"
-      ' "answer" fields, or set it to 0'
-    )
-  if config.rewards.exact and verifier.exact is None:
-    yield (
-      f"rewards.exact={config.rewards.exact}: the verifier of these problems"
-      " doesn't know right steps; set it to 0"
-    )
 
 
 def _check_same_policy(roles: roles_lib.Roles, workdir: pathlib.Path) -> None:
@@ -156,25 +183,6 @@ def _check_same_policy(roles: roles_lib.Roles, workdir: pathlib.Path) -> None:
       f" {', '.join(names)} differ; put the folder of init_from back as it was,"
       " or give `fresh=True`"
     )
-
-
-def read_roles(config: rl_config.RLConfig) -> roles_lib.Roles:
-  """Returns the models that a config names; see roles.read_roles."""
-  return roles_lib.read_roles(
-    config.init_from,
-    model=config.model,
-    reference=config.reference,
-    critic=config.critic,
-    prm=config.prm,
-    orm=config.orm,
-    held_out_prm=config.held_out_prm,
-    outcome=config.outcome,
-    key=config.key,
-    score_dtype=config.score_dtype,
-    has_critic=config.loss.critic == "separate",
-    has_implicit=config.rewards.implicit > 0,
-    shares_reference=config.trainable == "lora",
-  )
 
 
 def make_program(

@@ -18,6 +18,7 @@ from prm_jax.rl import policy_losses
 from prm_jax.rl import rewards
 from prm_jax.rl import rl_config
 from prm_jax.rl import rl_run
+from prm_jax.rl import roles
 from prm_jax.rl import rollout
 from prm_jax.rl import tasks as problems_lib
 from prm_jax.runtime import config_files
@@ -101,8 +102,10 @@ class Run:
       counted = "".join(f", {n:,} {kind}" for kind, n in of_found.items())
       _logger.info(f"{workdir.name}: {len(found):,} {what}{counted}")
     with problems_lib.open_verifier(self.problems.grader) as verifier:
+      rl_run.check(self.config, problems, held_out, verifier)
       return rl_run.train(
         self.config,
+        roles.read_roles(self.config.roles),
         workdir,
         problems=problems,
         held_out=held_out,

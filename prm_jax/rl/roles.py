@@ -21,6 +21,48 @@ from prm_jax.runtime import files
 from prm_jax.scoring import score_sources
 from prm_jax.text import tokenizer as tokenizer_lib
 
+# The programs of a PRM.
+_SCORES_STEPS = ("prm", "implicit")
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+  """What a run's models and scores are, by name.
+
+  Args:
+    init_from: The folder of the policy.
+    model: The fields of its ModelConfig to change.
+    reference: The folder of the reference; "" is the policy itself, "none" no
+      model at all.
+    critic: The folder whose trunk the critic starts from; "" is the policy's.
+    prm: The name of what scores steps, "" for none; see
+      score_sources.load_score.
+    orm: As prm, of what scores whole solutions by their last step.
+    held_out_prm: As prm, of what rewards nothing.
+    outcome: The name of a function that rewards solutions, "" for none.
+    key: The key of servers.
+    score_dtype: The type in which what scores computes, if it is a checkpoint;
+      None is its own.
+    has_critic: Whether there is a critic with a trunk of its own.
+    has_implicit: Whether there is an implicit PRM.
+    shares_reference: Whether a reference that is the policy itself may share
+      its weights: only adapters are trained.
+  """
+
+  init_from: str
+  model: Mapping[str, Any]
+  reference: str
+  critic: str
+  prm: str
+  orm: str
+  held_out_prm: str
+  outcome: str
+  key: score_sources.Key
+  score_dtype: str | None
+  has_critic: bool
+  has_implicit: bool
+  shares_reference: bool
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Roles:
@@ -63,53 +105,19 @@ class Roles:
     return known | ({"outcome": self.outcome[1]} if self.outcome else {})
 
 
-def read_roles(
-  init_from: str,
-  *,
-  model: Mapping[str, Any],
-  reference: str,
-  critic: str,
-  prm: str,
-  orm: str,
-  held_out_prm: str,
-  outcome: str,
-  key: score_sources.Key,
-  score_dtype: str | None,
-  has_critic: bool,
-  has_implicit: bool,
-  shares_reference: bool = False,
-) -> Roles:
-  """Returns the models that names stand for.
-
-  Args:
-    init_from: The folder of the policy.
-    model: The fields of its ModelConfig to change.
-    reference: The folder of the reference; "" is the policy itself, "none" no
-      model at all.
-    critic: The folder whose trunk the critic starts from; "" is the policy's.
-    prm: The name of what scores steps, "" for none; see
-      score_sources.load_score.
-    orm: As prm, of what scores whole solutions by their last step.
-    held_out_prm: As prm, of what rewards nothing.
-    outcome: The name of a function that rewards solutions, "" for none.
-    key: The key of servers.
-    score_dtype: The type in which what scores computes, if it is a checkpoint;
-      None is its own.
-    has_critic: Whether there is a critic with a trunk of its own.
-    has_implicit: Whether there is an implicit PRM.
-    shares_reference: Whether a reference that is the policy itself may share
-      its weights: only adapters are trained.
+def read_roles(names: Names) -> Roles:
+  """Returns the models that a run's names stand for.
 
   Raises:
     InputError: A folder can't be read or isn't of the role's kind, a function
       or server can't be used, or a critic or reference has another vocabulary
       than the policy.
   """
-  folder = _folder(init_from, "init_from", kinds.POLICIES)
+  folder = _folder(names.init_from, "init_from", kinds.POLICIES)
   described = model_json.read_description(folder)
   loaded = sampler_lib.of_description(folder, described)
   params = parameters.load_params(folder, described)
-  policy = dataclasses.replace(loaded.config, **model)
+  policy = dataclasses.replace(loaded.config, **names.model)
   begun = _without_new_adapters(policy, loaded.config)
 
   def other(
@@ -120,39 +128,40 @@ def read_roles(
 
   start = dict(params)
   models = updates.Models(policy)
-  if reference != "none":
+  if names.reference != "none":
     of_role = begun
-    if reference:
+    if names.reference:
       of_role, start[updates.REFERENCE] = other(
-        reference, "reference", kinds.POLICIES
+        names.reference, "reference", kinds.POLICIES
       )
-    elif not shares_reference or begun.lora_rank:
+    elif not names.shares_reference or begun.lora_rank:
       start[updates.REFERENCE] = params
     models = models._replace(reference=of_role)
-  if has_implicit:
+  if names.has_implicit:
     models = models._replace(implicit=begun)
     start[updates.IMPLICIT] = params
-  if has_critic:
+  if names.has_critic:
     of_role, trunk = begun, params
-    if critic:
-      of_role, trunk = other(critic, "critic", ("prm", "orm", *kinds.POLICIES))
+    if names.critic:
+      of_role, trunk = other(
+        names.critic, "critic", ("prm", "orm", *kinds.POLICIES)
+      )
     models = models._replace(critic=of_role)
     # Its own head begins at 0: a PRM's logit is no return.
     start[updates.CRITIC] = {
       k: v for k, v in trunk.items() if not k.endswith("_head")
     }
+  outcome = names.outcome or None
   return Roles(
     models=models,
     init_from=start,
     codec=loaded.codec,
     encoding=described.encoding,
     sampling=described.sampling,
-    prm=_score(prm, "prm", ("prm", "implicit"), key, score_dtype),
-    orm=_score(orm, "orm", ("orm",), key, score_dtype),
-    held_out=_score(
-      held_out_prm, "held_out_prm", ("prm", "implicit"), key, score_dtype
-    ),
-    outcome=score_sources.load_outcome_reward(outcome) if outcome else None,
+    prm=_score(names, "prm", _SCORES_STEPS),
+    orm=_score(names, "orm", ("orm",)),
+    held_out=_score(names, "held_out_prm", _SCORES_STEPS),
+    outcome=outcome and score_sources.load_outcome_reward(outcome),
   )
 
 
@@ -248,15 +257,13 @@ def _same_ids(a: tokenizer_lib.Tokenizer, b: tokenizer_lib.Tokenizer) -> bool:
 
 
 def _score(
-  name: str,
-  field: str,
-  programs: Sequence[str],
-  key: score_sources.Key,
-  dtype: str | None,
+  names: Names, field: str, programs: Sequence[str]
 ) -> score_sources.Loaded | None:
+  """Returns what a field names to score steps; None if it names nothing."""
+  name = getattr(names, field)
   if not name:
     return None
   if not score_sources.is_checkpoint(name):
-    return score_sources.load(name, key=key)
+    return score_sources.load(name, key=names.key)
   _folder(str(score_sources.checkpoint_folder(name)), field, programs)
-  return score_sources.load(name, compute_dtype=dtype)
+  return score_sources.load(name, compute_dtype=names.score_dtype)

@@ -143,8 +143,11 @@ def make_program(
   )
 
 
-def warn_of_aggregate(config: TrainConfig) -> None:
-  """Logs a warning if the aggregate will read steps that training ignores.
+def warn(config: TrainConfig) -> None:
+  """Logs what the trained model will be worse at.
+
+  Its aggregate may read steps that training ignores, or no published format may
+  have a place for its head.
 
   Args:
     config: The whole run.
@@ -156,14 +159,6 @@ def warn_of_aggregate(config: TrainConfig) -> None:
       " error, from which this model doesn't learn; use min or product, or set"
       " objective.labels.after_first_error='bad' (docs/prm.md)"
     )
-
-
-def warn_of_head(config: TrainConfig) -> None:
-  """Logs a warning if the trained model can't be exported because of its head.
-
-  Args:
-    config: The whole run.
-  """
   name = encoding_records.config_name(config.encoding.template)
   is_mlp = (
     config.model.get("step_head") == "mlp" and "step" in config.kind.heads

@@ -5,6 +5,7 @@ Only this module joins a program, its data and `fit`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
@@ -19,6 +20,7 @@ from typing import Any
 from flax.core import meta
 import jax
 
+from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import integrity
@@ -32,10 +34,12 @@ from prm_jax.models import sharding
 from prm_jax.records import array_record
 from prm_jax.records import jsonl
 from prm_jax.rows import encoded_cache
+from prm_jax.rows import loader
 from prm_jax.runtime import distributed
 from prm_jax.runtime import files
 from prm_jax.runtime import progress
 from prm_jax.runtime import storage
+from prm_jax.text import encoding
 from prm_jax.text import encoding_records
 from prm_jax.text import segmenters
 from prm_jax.text import tokenizer as tokenizer_lib
@@ -173,26 +177,25 @@ def train(
       config doesn't fit the data or the devices.
   """
   name = workdir.name
-  mesh = check_devices(config)
-  train_config.warn_of_aggregate(config)
-  train_config.warn_of_head(config)
-  vocab_size = vocab_size or tokenizer.vocab_size
-  needed = config.encoding.template.num_ids(tokenizer)
-  errors.raise_first(_faults(config, sources, init_from, needed, vocab_size))
+  errors.raise_first(_faults(config, sources, init_from))
+  measured = sources or eval_sources
+  stages = stages_of(
+    config,
+    tokenizer,
+    vocab_size or tokenizer.vocab_size,
+    measured.names if measured else (),
+  )
+  described = dataclasses.replace(stages.description, sampling=sampling or {})
+  program, mesh = stages.program, stages.mesh
   data = dict(_told(solutions), evaluation=_told(eval_solutions))
   distributed.check_same(dict(data=data))
   if bucket is None:
     distributed.check_same_folder(workdir)
   else:
     distributed.check_same(dict(workdir=str(bucket.there)))
-  encode = functools.partial(
-    batches.encode_rows,
-    *(config.objective, config.packing, config.encoding),
-    cache=cache,
-    fresh=fresh,
-  )
+  encode = functools.partial(stages.encode, cache=cache, fresh=fresh)
   rows, counts = encode(
-    *(solutions, tokenizer, config.seed, sources), digest=data["sha256"]
+    *(solutions, tokenizer, stages.seed, sources), digest=data["sha256"]
   )
   _logger.info(f"{name}: {batches.describe_counts(counts, rows)}")
   if sources is not None and sources.weights:
@@ -206,42 +209,37 @@ def train(
       digest=data["evaluation"]["sha256"],
     )
     _logger.info(f"{name} eval: {batches.describe_counts(counts, held_out)}")
-    if config.eval_rows < held_out.rows_per_epoch:
+    if stages.eval_rows < held_out.rows_per_epoch:
       _logger.info(
-        f"{name} eval: takes {config.eval_rows} of {held_out.rows_per_epoch}"
+        f"{name} eval: takes {stages.eval_rows} of {held_out.rows_per_epoch}"
         " rows; eval_rows takes more",
       )
-    eval_batches = batches.each_once(held_out, config.eval_rows, mesh)
-  measured = sources or eval_sources
-  model = model_config.ModelConfig(vocab_size=vocab_size, **config.model)
+    eval_batches = batches.each_once(held_out, stages.eval_rows, mesh)
   path = workdir / DATA
   saved = saves.saved_steps(storage.of_saves(workdir, bucket))
   if saved and not fresh:
     # First: a tokenizer that is made of the data differs with them.
-    others = _other_model(config, model, tokenizer, workdir)
+    others = _other_model(described, tokenizer, workdir)
     errors.raise_first(itertools.chain(_other_data(path, data), others))
-  if config.kind.has_reference:
+  if kinds.KINDS[described.program].has_reference:
     init_from = implicit_prm.begin_from(init_from)
 
   def describe():
     on_start()
     files.write_json(path, integrity.sealed(data))
-    described = _description(config, model, tokenizer, workdir)
-    described = dataclasses.replace(described, sampling=sampling or {})
-    model_json.write_description(workdir, described)
+    saved = dataclasses.replace(described, tokenizer=tokenizer.save(workdir))
+    model_json.write_description(workdir, saved)
 
-  program = train_config.make_program(
-    config, model, measured.names if measured else ()
-  )
-  if config.trainable != "all":
-    _logger.info(f"{name}: {_describe_trained(program)}")
+  trained = _describe_trained(program)
+  if trained:
+    _logger.info(f"{name}: {trained}")
   state = loop.fit(
     program,
-    loop.stored(batches.by_step(rows, mesh), config.fit.steps),
-    config.fit,
+    loop.stored(batches.by_step(rows, mesh), stages.fit.steps),
+    stages.fit,
     loop.Hooks(
       workdir=workdir,
-      key=jax.random.key(config.seed),
+      key=jax.random.key(stages.seed),
       mesh=mesh,
       init_from=init_from,
       donate=donate,
@@ -252,19 +250,91 @@ def train(
       name=name,
     ),
   )
-  return model, meta.unbox(state.params)
+  return described.model, meta.unbox(state.params)
 
 
-def _faults(
-  config, sources, init_from, needed: int, vocab_size: int
-) -> Iterator[str]:
-  """Yields why a run can't begin."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stages:
+  """What a run's config says, to each stage its own.
+
+  Args:
+    encode: batches.encode_rows, of the run's objective, packing and encoding.
+    seed: The seed of the initial parameters and of the order of the data.
+    eval_rows: The most held-out rows that are evaluated.
+    program: What is computed.
+    mesh: Where.
+    fit: How long.
+    description: What model.json says, but for the tokenizer and its sampling.
+  """
+
+  encode: Callable[..., tuple[loader.PackedDataset, Counter[str]]]
+  seed: int
+  eval_rows: int
+  program: program_lib.Program[batch_lib.Batch]
+  mesh: jax.sharding.Mesh
+  fit: loop.FitConfig
+  description: model_json.Description
+
+
+def stages_of(
+  config: train_config.TrainConfig,
+  tokenizer: tokenizer_lib.Tokenizer,
+  vocab_size: int,
+  sources: Sequence[str] = (),
+) -> Stages:
+  """Returns the stages of a run.
+
+  Args:
+    config: The whole run.
+    tokenizer: The tokenizer.
+    vocab_size: The number of rows of the embedding.
+    sources: The names of the data's sources; see programs.make.
+
+  Raises:
+    InputError: The config doesn't fit the tokenizer or the devices.
+  """
+  train_config.warn(config)
+  model = model_config.ModelConfig(vocab_size=vocab_size, **config.model)
+  return Stages(
+    encode=functools.partial(
+      batches.encode_rows, config.objective, config.packing, config.encoding
+    ),
+    seed=config.seed,
+    eval_rows=config.eval_rows,
+    program=train_config.make_program(config, model, sources),
+    fit=config.fit,
+    mesh=check_devices(config),
+    description=model_json.Description(
+      program=config.program,
+      model=model,
+      encoding=_encoding_record(config.encoding, tokenizer, vocab_size),
+      tokenizer={},
+      aggregate=config.aggregate,
+      scoring=config.objective.scoring,
+      judged=config.objective.judged,
+      segmenter=_segmenter(config),
+    ),
+  )
+
+
+def _encoding_record(
+  encoding_config: encoding.EncodingConfig,
+  tokenizer: tokenizer_lib.Tokenizer,
+  vocab_size: int,
+) -> dict[str, Any]:
+  """Returns how a run reads texts; refuses ids that its model doesn't have."""
+  needed = encoding_config.template.num_ids(tokenizer)
   if needed > vocab_size:
-    yield (
+    raise errors.InputError(
       f"the model has {vocab_size} token ids and this reading takes {needed};"
-      " set encoding.template to one of"
-      f" {', '.join(encoding_records.NAMES)}"
+      f" set encoding.template to one of {', '.join(encoding_records.NAMES)}"
     )
+  fitted = encoding_records.with_template(encoding_config, tokenizer)
+  return encoding_records.record_of(fitted)
+
+
+def _faults(config, sources, init_from) -> Iterator[str]:
+  """Yields why a run can't begin."""
   if config.objective.compares and sources is not None and sources.weights:
     yield (
       "data.weights: an objective that compares takes every pair once; leave"
@@ -278,34 +348,16 @@ def _faults(
 
 
 def _describe_trained(program: program_lib.Program) -> str:
+  """Returns which part of the parameters is trained, "" of all of them."""
   state = jax.eval_shape(program.init, jax.random.key(0))
   trained, _ = trainable.split(meta.unbox(state.params), program.trains)
   some, all_ = (
     sum(x.size for x in jax.tree.leaves(tree))
     for tree in (trained, state.params)
   )
+  if some == all_:
+    return ""
   return f"trains {some:,} of {all_:,} parameters ({some / all_:.2%})"
-
-
-def _description(
-  config: train_config.TrainConfig,
-  model: model_config.ModelConfig,
-  tokenizer: tokenizer_lib.Tokenizer,
-  folder: pathlib.Path,
-) -> model_json.Description:
-  """Returns what a checkpoint's user must know; saves the tokenizer."""
-  return model_json.Description(
-    program=config.program,
-    model=model,
-    encoding=encoding_records.record_of(
-      encoding_records.with_template(config.encoding, tokenizer)
-    ),
-    tokenizer=tokenizer.save(folder),
-    aggregate=config.aggregate,
-    scoring=config.objective.scoring,
-    judged=config.objective.judged,
-    segmenter=_segmenter(config),
-  )
 
 
 def _segmenter(
@@ -363,14 +415,14 @@ def _other_data(path: pathlib.Path, data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _other_model(
-  config: train_config.TrainConfig,
-  model: model_config.ModelConfig,
+  described: model_json.Description,
   tokenizer: tokenizer_lib.Tokenizer,
   workdir: pathlib.Path,
 ) -> Iterator[str]:
   """Yields how the workdir's checkpoints are of another model."""
   with tempfile.TemporaryDirectory() as folder:
-    described = _description(config, model, tokenizer, pathlib.Path(folder))
+    saved = tokenizer.save(pathlib.Path(folder))
+  now = dataclasses.replace(described, tokenizer=saved)
   old, new = (
     dict[str, Any](
       program=x.program,
@@ -386,7 +438,7 @@ def _other_model(
         attention="auto",
       ),
     )
-    for x in (model_json.read_description(workdir), described)
+    for x in (model_json.read_description(workdir), now)
   )
   differ = [name for name in old if old[name] != new[name]]
   if differ:

@@ -28,6 +28,7 @@ from prm_jax.rl import experience
 from prm_jax.rl import hacking_monitor
 from prm_jax.rl import rl_run
 from prm_jax.rl import rl_run_config
+from prm_jax.rl import roles as roles_lib
 from prm_jax.rl import sample_files as samples_lib
 from prm_jax.rl import tasks as problems_lib
 from prm_jax.rl import updates
@@ -307,7 +308,7 @@ def test_a_policy_with_new_adapters_has_a_reference_without(folders):
     loss=dict(kl_placement="reward", kl=0.1, critic="separate"),
     credit=dict(baseline="gae"),
   )
-  roles = rl_run.read_roles(config)
+  roles = roles_lib.read_roles(config.roles)
   program = rl_run.make_program(
     config, roles.models, shares_reference=roles.shares_reference
   )
@@ -326,7 +327,7 @@ def test_the_base_of_new_adapters_is_its_own_reference(folders):
     credit=dict(baseline="gae"),
   )
   config = _config(folders, **changes)
-  roles = rl_run.read_roles(config)
+  roles = roles_lib.read_roles(config.roles)
   program = rl_run.make_program(
     config, roles.models, shares_reference=roles.shares_reference
   )
@@ -337,7 +338,7 @@ def test_the_base_of_new_adapters_is_its_own_reference(folders):
   )
   # To the bit what a reference of its own is, without its memory.
   named = dict(changes, reference=folders["init_from"])
-  own = rl_run.read_roles(_config(folders, **named))
+  own = roles_lib.read_roles(_config(folders, **named).roles)
   assert not own.shares_reference
   reference = updates.reference_of(trained)
   reference.pop("value_head")
@@ -349,7 +350,9 @@ def test_the_base_of_new_adapters_is_its_own_reference(folders):
     dict(changes, trainable="all", model={}),
     dict(changes, reference=folders["init_from"]),
   ):
-    assert not rl_run.read_roles(_config(folders, **other)).shares_reference
+    assert not roles_lib.read_roles(
+      _config(folders, **other).roles
+    ).shares_reference
 
 
 def test_models_of_tokens_compute_as_the_policy_and_scores_as_score_dtype_says(
@@ -365,7 +368,7 @@ def test_models_of_tokens_compute_as_the_policy_and_scores_as_score_dtype_says(
     loss=dict(kl_placement="reward", kl=0.1, critic="separate"),
     credit=dict(baseline="gae"),
   )
-  roles = rl_run.read_roles(config)
+  roles = roles_lib.read_roles(config.roles)
   types = {m.compute_dtype for m in roles.models if m is not None}
   assert types == {"bfloat16"}
   assert roles.held_out.scorer.config.compute_dtype == "float16"

@@ -138,10 +138,10 @@ def test_the_folder_says_how_its_model_is_used(trained):
   assert [len(x) for x in found] == [len(s.steps) for s in _solutions()]
 
 
-def test_a_run_may_say_how_a_text_is_cut(trained, tmp_path):
+def test_a_run_may_say_how_a_text_is_cut(trained):
   config = dataclasses.replace(_config(), segmenter="tokens:2")
   _, model, params = trained
-  saved = train_run._description(config, model, TOKENIZER, tmp_path)
+  saved = train_run.stages_of(config, TOKENIZER, model.vocab_size).description
   prm_of_it = scorer.Scorer(
     *("prm", model, params, TOKENIZER),
     encoding_records.from_record(saved.encoding, ""),
@@ -194,7 +194,7 @@ def test_an_aggregate_of_steps_that_training_ignores_is_warned_of(
   config = dataclasses.replace(
     _config(), objective=prm.PRMConfig(labels=labels), aggregate=aggregate
   )
-  train_config.warn_of_aggregate(config)
+  train_config.warn(config)
   said = f"aggregate='{aggregate}' reads the steps after a first error"
   assert (said in caplog.text) == warns
 
@@ -221,7 +221,7 @@ def test_a_step_head_that_no_export_has_is_warned_of(
     model=_config().model | dict(step_head=step_head, step_classes=2),
     encoding=encoding.EncodingConfig(max_tokens=32, template=template),
   )
-  train_config.warn_of_head(config)
+  train_config.warn(config)
   assert ("can't be exported" in caplog.text) == bool(warns)
   assert f"encoding.{warns}" in caplog.text or not warns
 
