@@ -5,6 +5,7 @@ other processors, which train other models from the same data.
 """
 
 import ast
+import fcntl
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ import pytest
 import xla_flags
 
 import prm_jax
+from prm_jax.runtime import files
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # In the order in which they are read.
@@ -66,10 +68,21 @@ def _run(story: str, folder: pathlib.Path, *wanted: str) -> list:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-  """A folder with the first story's models, and what it says of them."""
-  folder = tmp_path_factory.mktemp("stories")
-  return folder, _run(STORIES[0], folder, "num_hits", "num_wrong", "means")
+def trained(tmp_path_factory, worker_id):
+  """A folder with the first story's models, and what it says of them.
+
+  One of several workers trains them; the others wait for it.
+  """
+  base = tmp_path_factory.getbasetemp()
+  folder = (base if worker_id == "master" else base.parent) / "stories"
+  folder.mkdir(exist_ok=True)
+  said = folder / "said.json"
+  with (folder / "lock").open("w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if not said.exists():
+      names = ("num_hits", "num_wrong", "means")
+      files.write_json(said, dict(said=_run(STORIES[0], folder, *names)))
+  return folder, files.read_json(said)["said"]
 
 
 @pytest.fixture
