@@ -28,9 +28,9 @@ METHODS = (
   *("testbed", "rl"),
 )
 EDGES = (
-  *("datasets", "remote", "plan", "huggingface", "serving", "device_check"),
-  *("integrations", "reports", "demo", "trainer", "cli", "api", "__main__"),
-  "web",
+  *("web", "datasets", "remote", "plan", "huggingface", "serving"),
+  *("device_check", "integrations", "reports", "demo", "trainer", "cli"),
+  *("api", "__main__"),
 )
 FOLDERS = CORE + METHODS + EDGES
 # Of what a module stands on there is no more than this.

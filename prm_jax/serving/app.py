@@ -16,6 +16,7 @@ import hmac
 import logging
 import threading
 import time
+import typing
 from typing import Any
 
 from starlette import applications
@@ -28,6 +29,7 @@ from starlette import routing
 from prm_jax.scoring import cached_scorer
 from prm_jax.serving import batching
 from prm_jax.serving import bodies
+from prm_jax.serving import cut_api
 from prm_jax.serving import declarations
 from prm_jax.serving import forms
 from prm_jax.serving import metrics as metrics_lib
@@ -37,8 +39,14 @@ from prm_jax.serving import routes
 from prm_jax.serving import served_sources
 from prm_jax.serving import server_limits as limits_lib
 from prm_jax.serving import threads
+from prm_jax.text import segmenters
+from prm_jax.web import assets
 
 _logger = logging.getLogger(__name__)
+
+# The files of a browser's first page, and of the one for a path that isn't there.
+_PLAYGROUND = "playground.html"
+_NOT_FOUND = "not_found.html"
 
 Handle = Callable[[requests.Request], Awaitable[responses.Response]]
 
@@ -50,6 +58,7 @@ class Server:
     models: The models, by their names.
     limits: What it accepts.
     keys: What a client may send as its key; empty asks for none.
+    has_page: Whether a browser gets the playground.
   """
 
   def __init__(
@@ -57,7 +66,10 @@ class Server:
     models: Mapping[str, served_sources.Served],
     limits: limits_lib.Limits,
     keys: Sequence[str] = (),
+    *,
+    has_page: bool = True,
   ):
+    self._has_page = has_page
     self.models, self.limits = dict(models), limits
     self._keys = [key.encode() for key in keys]
     self.metrics = metrics_lib.Metrics()
@@ -80,13 +92,15 @@ class Server:
           self._route(x[0].route, functools.partial(self._scores, of_path=x))
           for x in routes.by_path(routes.FORMS)
         ),
+        self._route(cut_api.ROUTE, self._cut),
         self._shown(routes.MODELS, self._listed),
         self._route(routes.METRICS, self._metrics_text),
         self._shown(routes.OPENAPI, routes.document),
         self._shown(routes.HEALTH, lambda: routes.Status(status="alive")),
         self._shown(routes.READY, self._state),
+        *(self._page(path, name) for path, name in self._files().items()),
       ],
-      exception_handlers={exceptions.HTTPException: _not_found},
+      exception_handlers={exceptions.HTTPException: self._not_found},
       lifespan=self._lifespan,
     )
 
@@ -166,6 +180,38 @@ class Server:
       return responses.JSONResponse(content())
 
     return self._route(route, handle)
+
+  def _files(self) -> dict[str, str]:
+    """Returns the file of each path that only browsers ask for."""
+    if not self._has_page:
+      return {}
+    named = {f"/web/{name}": name for name in assets.NAMES}
+    return {"/": _PLAYGROUND} | named
+
+  def _page(self, path: str, name: str) -> routing.Route:
+    """Returns the route of a file, which holds nothing of this server's."""
+
+    async def handle(_: requests.Request) -> responses.Response:
+      return _file(name, 200)
+
+    return self._route(
+      declarations.Route(path, name, None, is_open=True), handle
+    )
+
+  async def _not_found(
+    self, request: requests.Request, error: Exception
+  ) -> responses.Response:
+    """Answers a path or a method that there isn't."""
+    assert isinstance(error, exceptions.HTTPException)
+    wants_page = "text/html" in request.headers.get("accept", "")
+    if self._has_page and wants_page and error.status_code == 404:
+      return _file(_NOT_FOUND, 404)
+    refused = refusals.RefusedError(
+      error.status_code, f"{error.detail}; GET /v1/models shows the models"
+    )
+    return responses.JSONResponse(
+      refused.record, error.status_code, error.headers
+    )
 
   async def _answer(
     self, request: requests.Request, handle: Handle, route: declarations.Route
@@ -273,6 +319,18 @@ class Server:
       form, record, model, aggregate or model.aggregate, prepared
     )
 
+  async def _cut(self, request: requests.Request) -> responses.Response:
+    """Answers where the steps of a text are."""
+    record = bodies.parsed(await self._bodies.read(request, request.state.held))
+    declarations.check(record, cut_api.ROUTE.request or {})
+    model = self._named(record.get("model", ""))
+    # In a thread, so that others are answered meanwhile.
+    return responses.JSONResponse(
+      await concurrency.run_in_threadpool(
+        cut_api.reply, typing.cast(cut_api.Request, record), model
+      )
+    )
+
   def _named(self, name: str) -> served_sources.Served:
     """Returns the model of a name; "" is the only one, or the first."""
     if not name:
@@ -286,6 +344,7 @@ class Server:
   def _listed(self) -> routes.Models:
     data = []
     for model in self.models.values():
+      own = model.segmenter
       record = routes.Model(
         id=model.name,
         object="model",
@@ -294,6 +353,8 @@ class Server:
         model_fingerprint=model.fingerprint,
         kind=model.kind,
         aggregate=model.aggregate,
+        segmenter=None if own is None else segmenters.name_of(own),
+        reads_turns=model.reads_turns,
       )
       if isinstance(model, models_lib.Model):
         record["max_tokens"] = self.limits.max_tokens
@@ -340,14 +401,8 @@ async def _left(request: requests.Request) -> None:
     pass
 
 
-async def _not_found(
-  _: requests.Request, error: Exception
-) -> responses.Response:
-  """Answers a path or a method that there isn't."""
-  assert isinstance(error, exceptions.HTTPException)
-  refused = refusals.RefusedError(
-    error.status_code, f"{error.detail}; GET /v1/models shows the models"
-  )
-  return responses.JSONResponse(
-    refused.record, error.status_code, error.headers
-  )
+def _file(name: str, status: int) -> responses.Response:
+  """Returns a file for a browser, which may load nothing from elsewhere."""
+  content, media_type = assets.read(name)
+  headers = {**assets.HEADERS, "Content-Type": media_type}
+  return responses.Response(content, status, headers)

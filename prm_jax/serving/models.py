@@ -129,6 +129,11 @@ class Model:
     return self.scorer.segmenter
 
   @property
+  def reads_turns(self) -> bool:
+    """Whether it scores the turns of conversations."""
+    return getattr(self.template, "conversation", None) is not None
+
+  @property
   def template(self) -> Any:
     """The template of its texts."""
     return self.scorer.encoding.template
@@ -184,6 +189,22 @@ class Model:
       return self.scorer.cut(problem, text)
     except errors.InputError as e:
       raise refusals.of_solution(e, where) from e
+
+  def spans(
+    self, text: str, segmenter: segmenters.Segmenter, where: str
+  ) -> tuple[schema.Span, ...]:
+    """Returns where the steps of a text are, in characters.
+
+    Args:
+      text: The text.
+      segmenter: How it is cut.
+      where: The field that it is, for errors.
+
+    Raises:
+      RefusedError: The text is too long.
+    """
+    self._check_chars(where, text)
+    return self.template.spans(text, segmenter, self.scorer.tokenizer)
 
   def _check_chars(self, where: str, *texts: str) -> None:
     """Refuses what can't have max_tokens, before any work on its texts."""

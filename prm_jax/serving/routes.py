@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar
 
 from prm_jax import _version
 from prm_jax.serving import adapters
+from prm_jax.serving import cut_api
 from prm_jax.serving import declarations
 from prm_jax.serving import forms
 from prm_jax.serving import refusals
@@ -28,6 +29,9 @@ class Model(TypedDict):
     kind: prm, orm or implicit; of what isn't a checkpoint function, server or
       judge.
     aggregate: How step scores become a solution's score by default.
+    segmenter: How a response is cut into steps; null if a request must give
+      steps.
+    reads_turns: Whether it scores the turns of conversations.
     max_tokens: The most tokens of a solution. It isn't there if the model isn't
       a checkpoint.
   """
@@ -39,6 +43,8 @@ class Model(TypedDict):
   model_fingerprint: str
   kind: str
   aggregate: declarations.Aggregate
+  segmenter: str | None
+  reads_turns: bool
   max_tokens: NotRequired[int]
 
 
@@ -113,6 +119,7 @@ AGGREGATE = declarations.schema(declarations.Aggregate)
 FORMS = (score_api.FORM, *adapters.FORMS)
 ALL = (
   *(form.route for form in FORMS),
+  cut_api.ROUTE,
   *(MODELS, METRICS, OPENAPI, HEALTH, READY),
 )
 # Why a request that needs a model gets no reply of its route.

@@ -47,6 +47,8 @@ class Serve(verbs.Verb):
     key_variable: The environment variable with the key that clients must send,
       or several with commas between them (default: none is asked for).
     insecure: Listen at an address that other machines can reach, without a key.
+    no_page: Serve no playground, the page at / on which a person scores a
+      solution in a browser.
     limits: What the server accepts, and how long it waits.
 
   Example:
@@ -62,6 +64,7 @@ class Serve(verbs.Verb):
   port: int = 8000
   key_variable: str | None = None
   insecure: bool = False
+  no_page: bool = False
   limits: limits_lib.Limits = dataclasses.field(
     default_factory=limits_lib.Limits
   )
@@ -98,10 +101,12 @@ class Serve(verbs.Verb):
     num_programs = sum(len(model.programs()) for model in own)
     with server_lib.listen(self.host, self.port) as listening:
       host, port = listening.getsockname()[:2]
-      where = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+      root = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+      where = f"{root}/v1"
+      page = "" if self.no_page else f" {root}/ is a page to try it;"
       _logger.info(
-        f"{where}: {shown}, {'with' if keys else 'without'} a key; compiling"
-        f" {num_programs:,} programs"
+        f"{where}: {shown}, {'with' if keys else 'without'} a key;{page}"
+        f" compiling {num_programs:,} programs"
       )
       start = time.monotonic()
 
@@ -109,7 +114,9 @@ class Serve(verbs.Verb):
         took = time.monotonic() - start
         _logger.info(f"{where}: compiled in {took:,.0f} s: ready")
 
-      server = app_lib.Server(models, self.limits, keys)
+      server = app_lib.Server(
+        models, self.limits, keys, has_page=not self.no_page
+      )
       server_lib.run(server, listening, say_ready)
     _logger.info(f"{where}: ended")
 

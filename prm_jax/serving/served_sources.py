@@ -128,9 +128,30 @@ class Source:
     """
     if self.segmenter is None:
       raise models.uncut(self.name, where)
-    spans = step_spans.spans(text, self.segmenter)
+    spans = self.spans(text, self.segmenter, where)
     steps = tuple(text[start:end] for start, end in spans)
     return schema.Solution("0", problem, steps, raw_text=text, spans=spans)
+
+  def spans(
+    self, text: str, segmenter: segmenters.Segmenter, where: str
+  ) -> tuple[schema.Span, ...]:
+    """Returns where the steps of a text are, in characters.
+
+    Args:
+      text: The text.
+      segmenter: How it is cut.
+      where: The field that it is, for errors.
+
+    Raises:
+      InputError: The segmenter counts tokens.
+    """
+    del where  # Of any length.
+    return step_spans.spans(text, segmenter)
+
+  @property
+  def reads_turns(self) -> bool:
+    """Whether it scores the turns of conversations."""
+    return self.kind != "judge"
 
   def rows(self, first: models.Prepared) -> models.Rows:
     """Returns an empty batch, a single row of solutions.

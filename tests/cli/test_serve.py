@@ -267,6 +267,7 @@ def test_a_process_answers_with_a_key_and_ends_with_0_at_sigterm(
   first, second = begun.splitlines()
   assert re.search(r"; compiling [1-9]\d* programs$", first)
   assert re.fullmatch(rf"{url}: compiled in \d+ s: ready", second)
+  assert f"; {url.removesuffix('v1')} is a page to try it;" in first
   assert row.scores == pytest.approx(expected.scores, abs=1e-5)
   assert process.returncode == 0
   assert out == f"{url}: ended\n"

@@ -42,12 +42,12 @@ def scorer_of_text():
 
 
 @contextlib.contextmanager
-def _answering(limits=served.LIMITS, keys=(), *, scorer_of_text):
+def _answering(limits=served.LIMITS, keys=(), *, scorer_of_text, **options):
   model = models_lib.Model(
     *("tiny", "sha256:0", scorer_of_text, limits),
     cache=models_lib.cache_of(scorer_of_text, limits),
   )
-  server = app_lib.Server({"tiny": model}, limits, keys)
+  server = app_lib.Server({"tiny": model}, limits, keys, **options)
   with (
     server_lib.listen("127.0.0.1", 0) as listening,
     server_lib.answering(server, listening),
