@@ -21,7 +21,7 @@ BIN := $(VENV)/bin
 SHARED_DATA := $(wildcard $(CURDIR)/../shared/data)
 export PRM_JAX_DATA ?= $(SHARED_DATA)
 
-TESTS := -n 2 --dist=worksteal -m "not faults and not plan and not real_weights"
+TESTS := -n 2 --dist=worksteal -m "not browser and not faults and not plan and not real_weights"
 # The files with tests of a mark: collecting all the others takes 7 s a process.
 MARKED = $$(grep -rl --include='test_*.py' 'mark\.$(1)' tests | sort)
 # The slowest files of `make faults`, which start first: otherwise the last of
@@ -34,7 +34,7 @@ FAULTS_FIRST := $(addprefix tests/,faults/test_peers.py faults/test_kills.py \
 LONG := demo device_check docs huggingface models plan policy remote rl scoring \
   training runtime/test_distributed.py test_benchmarks.py test_public_api.py
 
-.PHONY: demo test test-fast newest package faults soak parity real plan-check lint \
+.PHONY: demo test test-fast browser newest package faults soak parity real plan-check lint \
   docs clean setup
 
 demo: $(VENV)/.installed
@@ -50,6 +50,13 @@ test-fast: $(VENV)/.installed
 ifdef ALSO
 	$(BIN)/python -m pytest $(TESTS) $(ALSO)
 endif
+
+# The pages as a person uses them, in chromium, which apt installs if it isn't
+# there.
+browser: $(VENV)/.browser
+	@command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } || \
+	  { echo "make browser needs chromium on the PATH; install it, as by: apt-get install chromium" >&2; exit 1; }
+	$(BIN)/python -m pytest -n 2 --dist=worksteal -m browser $(call MARKED,browser)
 
 # The same tests on the newest jax and what else pip finds, which may be newer
 # than constraints.txt. Its own environment, brought up to date each time.
@@ -118,6 +125,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.emulator: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,emulator]'
+	touch $@
+
+$(VENV)/.browser: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,browser]'
 	touch $@
 
 $(VENV)/.parity: $(VENV)/.installed

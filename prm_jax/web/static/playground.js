@@ -53,7 +53,9 @@
     }
     if (reply.ok) return record;
     const error = (record && record.error) || {};
-    const where = error.param ? `${error.param}: ` : "";
+    const place = String(error.param || "").split(".").pop();
+    const isNamed = String(error.message).startsWith(place);
+    const where = place && !isNamed ? `${error.param}: ` : "";
     const after = reply.headers.get("Retry-After");
     const later = after ? ` (in ${after} s)` : "";
     throw new Refused(`${where}${error.message || `status ${reply.status}`}${later}`, reply.status);

@@ -103,7 +103,7 @@ const prm = (() => {
         katex.render(piece, drawn, {
           displayMode: displayed,
           maxExpand: 200,
-          maxSize: 20,
+          maxSize: 10,
           strict: "ignore",
           trust: false,
         });
@@ -129,7 +129,7 @@ const prm = (() => {
   function colour(node, score, threshold) {
     const good = score >= threshold;
     node.classList.add(good ? "good" : "bad");
-    const most = good ? 0.3 : 0.6;
+    const most = good ? 0.28 : 0.38;
     const width = good ? 1 - threshold : threshold;
     const share = width > 0 ? Math.abs(score - threshold) / width : 1;
     node.style.setProperty("--strength", (0.07 + most * share).toFixed(3));
