@@ -1,0 +1,62 @@
+"""Takes the pictures of pages that docs/ shows, in chromium.
+
+  make demo && make browser        # a PRM to score with, and the browser's driver
+  .venv/bin/python docs/make_screenshots.py --demo=runs/demo
+
+The solution is one of the demo's, which the PRM hasn't seen.
+"""
+
+import argparse
+import pathlib
+import shutil
+from typing import Any
+
+from playwright import sync_api
+
+from prm_jax.serving import app
+from prm_jax.serving import serve
+from prm_jax.serving import server
+
+FOLDER = pathlib.Path(__file__).resolve().parent / "pictures"
+PROBLEM = "Dee dials 4 up 3 minus 2 ."
+STEPS = ("then 4 + 3 = 7", "now 7 - 2 = 1", "answer 1")
+
+
+def playground(browser: Any, demo: pathlib.Path) -> None:
+  """Takes the playground with a solution that the demo's models have scored."""
+  verb = serve.Serve(f"{demo}/prm,{demo}/orm")
+  scoring = app.Server(verb.models(), verb.limits)
+  with (
+    server.listen("127.0.0.1", 0) as listening,
+    server.answering(scoring, listening),
+  ):
+    page = browser.new_page(viewport=dict(width=1280, height=640))
+    page.goto(f"http://127.0.0.1:{listening.getsockname()[1]}/")
+    page.wait_for_selector("input[name=model]")
+    page.check("input[value=steps]")
+    page.fill("#problem", PROBLEM)
+    for i, step in enumerate(STEPS, 1):
+      if i > 1:
+        page.click("#add-step")
+      page.get_by_label(f"Step {i}", exact=True).fill(step)
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector("#share:not([hidden])", timeout=120_000)
+    page.locator(".step").nth(1).focus()
+    page.screenshot(path=FOLDER / "playground.png")
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("--demo", type=pathlib.Path, required=True)
+  demo = parser.parse_args().demo
+  FOLDER.mkdir(exist_ok=True)
+  with sync_api.sync_playwright() as playwright:
+    browser = playwright.chromium.launch(
+      executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+    )
+    playground(browser, demo)
+    browser.close()
+
+
+if __name__ == "__main__":
+  main()
