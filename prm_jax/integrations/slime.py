@@ -148,7 +148,7 @@ def post_process(
   Args:
     args: slime's arguments.
     samples: slime's samples, with the rewards of custom_rm or turn_rm.
-    advantages: token_credit.process_advantages or token_credit.to_go_advantages.
+    advantages: token_credit.process_advantages, or its to_go_advantages.
 
   Returns:
     The scores, and for each sample a float32 tensor with one value for each

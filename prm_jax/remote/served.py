@@ -1,4 +1,4 @@
-"""A policy at a server, as the options of a command name it (jobs/policies.py)."""
+"""A policy at a server, as options name it (jobs/policies.py)."""
 
 from __future__ import annotations
 
