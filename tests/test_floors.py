@@ -24,11 +24,11 @@ CORE = (
   *("scoring", "policy"),
 )
 METHODS = (
-  *("grading", "jobs", "environments", "search", "evaluation", "labelling"),
-  *("testbed", "rl"),
+  *("grading", "remote", "jobs", "environments", "search", "evaluation"),
+  *("labelling", "testbed", "rl"),
 )
 EDGES = (
-  *("datasets", "remote", "plan", "huggingface", "serving", "device_check"),
+  *("datasets", "plan", "huggingface", "serving", "device_check"),
   *("integrations", "reports", "demo", "trainer", "cli", "api", "__main__"),
 )
 FOLDERS = CORE + METHODS + EDGES
