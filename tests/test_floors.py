@@ -24,13 +24,12 @@ CORE = (
   *("scoring", "policy"),
 )
 METHODS = (
-  *("grading", "jobs", "environments", "search", "evaluation", "labelling"),
-  *("testbed", "rl"),
+  *("grading", "remote", "jobs", "environments", "search", "evaluation"),
+  *("labelling", "testbed", "rl"),
 )
 EDGES = (
-  *("web", "datasets", "remote", "plan", "huggingface", "serving"),
-  *("device_check", "integrations", "reports", "demo", "trainer", "cli"),
-  *("api", "__main__"),
+  *("web", "datasets", "plan", "huggingface", "serving", "device_check"),
+  *("integrations", "reports", "demo", "trainer", "cli", "api", "__main__"),
 )
 FOLDERS = CORE + METHODS + EDGES
 # Of what a module stands on there is no more than this.

@@ -25,8 +25,6 @@ from prm_jax.records import jsonl
 from prm_jax.records import sources
 from prm_jax.runtime import files
 
-_logger = logging.getLogger(__name__)
-
 VERSION = tfds.core.Version("1.0.0")
 # TFDS wants it; what it finds out itself needs importlib_resources, which it
 # doesn't install.

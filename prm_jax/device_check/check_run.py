@@ -264,7 +264,7 @@ class _Runner:
       if not any(check_results.is_asked(x.name, (wanted,)) for x in planned):
         groups = sorted({x.name.partition(".")[0] for x in planned})
         raise errors.InputError(
-          f"only={wanted}: no check has that name; the groups are"
+          f"`only={wanted}`: no check has that name; the groups are"
           f" {', '.join(groups)}"
         )
     self.record.machine, self.record.planned = machine, planned

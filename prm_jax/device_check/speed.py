@@ -1,4 +1,4 @@
-"""Updates of published shapes: share of the peak, memory, what sharing prefixes saves."""
+"""Updates of published shapes: share of the peak, memory, gain of shared prefixes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _measure(
     has_goals = setting.device_kind in GOALS
     numbers[ratio] = _tree_over_packed(timed, workload, has_goals)
   if timed.used is not None:
-    numbers[f"speed.memory.{name}"] = _memory(name, timed)
+    numbers[f"speed.memory.{name}"] = _memory(timed)
   return numbers
 
 
@@ -231,7 +231,7 @@ def _tree_over_packed(
   )
 
 
-def _memory(name: str, timed: Timed) -> check_results.Measured:
+def _memory(timed: Timed) -> check_results.Measured:
   """Returns the peak of memory of the process over what was planned."""
   assert timed.used is not None
   gib = 1 << 30

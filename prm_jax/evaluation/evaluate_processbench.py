@@ -86,7 +86,8 @@ class EvaluateProcessBench(evaluate.Evaluate):
 
     if self.tune_on not in subsets:
       raise errors.InputError(
-        f"`tune_on={self.tune_on}`: no such subset; have {', '.join(subsets)}"
+        f"no subset {self.tune_on}, on which the threshold would be tuned; give"
+        f" `tune_on`, one of {', '.join(subsets)}"
       )
     truth = {
       n: [schema.first_error(s.labels or ()) for s in x]

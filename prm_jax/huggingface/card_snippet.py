@@ -103,7 +103,7 @@ def _places(
   """Runs a form's lines; returns their places, none if they give other ids."""
   imports = [f"import {form.package}"] if form.package else []
   code = "\n".join([*imports, *form.lines])
-  here = json.dumps(f"{folder}/")[:-1]
+  here = _literal(f"{folder}/")[:-1]
   names: dict[str, Any] = dict(
     problem=example.problem, steps=list(example.steps)
   )

@@ -66,7 +66,7 @@ def export_folder(
     source: The checkpoint folder.
     target: The folder to make.
     template: How others must read the model: None is the checkpoint's own
-      template, NATIVE is our own format.
+      template, `native` our own form.
     dtype: One of DTYPES; None is the imported model's if it holds every number
       as it is, so of what wasn't trained, else float32.
     step: The training step; see saves.chosen.

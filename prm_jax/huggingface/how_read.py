@@ -24,7 +24,6 @@ from prm_jax.text import segmenters
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
 
-NATIVE = "native"
 # Beside an export of ours: how it is read.
 ENCODING_FILE = "prm_jax.json"
 

@@ -46,7 +46,9 @@ def _read_all(get: Get, num_layers: int, listed: Any) -> tuple[int | None, Any]:
 def _read_later(
   get: Get, num_layers: int, listed: Any
 ) -> tuple[int | None, Any]:
-  window = _window(get) if get("use_sliding_window", bool) else None
+  window = _window(get)  # also where it isn't used, an integer or null
+  if not get("use_sliding_window", bool):
+    window = None
   if listed is None:
     first = num_layers if window is None else get("max_window_layers", int)
     listed = _types([i >= first for i in range(num_layers)])

@@ -34,8 +34,8 @@ def verified(
     rewards: What the rewards of turns are, given their scores. No reward is 0.
 
   Returns:
-    The request with `reward`, `step_rewards` and turn_rewards.metrics as `prm_...`,
-    of which NeMo-Gym makes statistics.
+    The request with `reward`, `step_rewards` and turn_rewards.metrics as
+    `prm_...`, of which NeMo-Gym makes statistics.
 
   Raises:
     InputError: The episode has an item that isn't of a conversation.

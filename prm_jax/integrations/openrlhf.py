@@ -29,8 +29,8 @@ def reward_func(
     score_texts: Scores whole responses (scoring.cut_and_score).
     aggregate: product, min, last or mean of the scores of a response's steps.
     problem_of: Returns the question of a prompt as the policy reads it, such as
-      trainer_chats.between("<|im_start|>user\\n", "<|im_end|>"). By default it is the
-      prompt itself.
+      trainer_chats.between("<|im_start|>user\\n", "<|im_end|>"). By default it
+      is the prompt itself.
     ends: Names of the tokens that end a response, such as "<|im_end|>".
 
   Returns:

@@ -89,8 +89,8 @@ def with_turn_rewards(
     between: Returns what was said between two turns (turn_rewards.decoded).
 
   Returns:
-    The output, with a turn's reward on its last own token and turn_rewards.metrics
-    among `rollout_metrics`.
+    The output, with a turn's reward on its last own token and
+    turn_rewards.metrics among `rollout_metrics`.
 
   Raises:
     InputError: There isn't a prompt for each conversation.

@@ -25,7 +25,8 @@ from prm_jax.integrations import token_credit
 from prm_jax.integrations import trainer_chats
 from prm_jax.integrations import turn_rewards
 
-# The scores of a sample's steps, and its tokens with those that it has.
+# The scores of a sample's steps, and its tokens with those that have a place
+# there: none in a sample that is kept from training.
 _Scored = tuple[schema.StepScores, scoring.ScoredResponse]
 
 
@@ -127,7 +128,7 @@ def _reward(
     return more | dict(
       score=scoring.overall(scores, aggregate),
       spans=one.scores.spans or (),
-      step_rewards=list(rewards(scores)),
+      step_rewards=list(rewards(one.scores)),
       token_offsets=one.token_offsets,
     )
 
@@ -147,7 +148,7 @@ def post_process(
   Args:
     args: slime's arguments.
     samples: slime's samples, with the rewards of custom_rm or turn_rm.
-    advantages: token_credit.process_advantages or token_credit.to_go_advantages.
+    advantages: token_credit.process_advantages, or its to_go_advantages.
 
   Returns:
     The scores, and for each sample a float32 tensor with one value for each

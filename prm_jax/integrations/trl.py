@@ -62,7 +62,8 @@ def turn_reward_func(
     tools: The declarations of the tools, for a model that reads them.
     aggregate: product, min, last or mean of the scores of a conversation's
       turns.
-    name: The name of the reward in TRL's logs, and of turn_rewards.metrics there.
+    name: The name of the reward in TRL's logs, and of turn_rewards.metrics
+      there.
 
   Returns:
     The function.
@@ -147,7 +148,7 @@ def with_turn_advantages(
     tools: The declarations of the tools, for a model that reads them.
     rewards: What the rewards of turns are, given their scores; None is what
       `advantages` takes by itself.
-    advantages: token_credit.to_go_advantages or token_credit.process_advantages.
+    advantages: token_credit.to_go_advantages, or its process_advantages.
     process_weight: The factor of the advantages of turns.
 
   Returns:

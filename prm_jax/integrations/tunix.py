@@ -76,8 +76,8 @@ def step_advantages(
     rewards: What the rewards of steps are, given their scores.
 
   Returns:
-    token_credit.process_advantages within each group, float32, 0 where the mask is
-    false. Add the learner's own advantages [B] as [:, None].
+    token_credit.process_advantages within each group, float32, 0 where the mask
+    is false. Add the learner's own advantages [B] as [:, None].
 
   Raises:
     InputError: The batch isn't whole groups, or a reward has no place.

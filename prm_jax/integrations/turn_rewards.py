@@ -1,10 +1,12 @@
 """Conversations to the scores of their turns, and to the rewards of their tokens.
 
   conversation = turn_rewards.conversation(prompt, completion, tools)
-  conversation = turn_rewards.decoded(prompt, ids, mask, decode)    without messages
+  conversation = turn_rewards.decoded(prompt, ids, mask, decode)  no messages
   (scores,) = turn_rewards.score_turns(score, [conversation])
-  rewards = scoring.judged(scores)                           a number a turn
-  scored = turn_rewards.placed(scores, turn_rewards.run_lengths(mask))     for credit.*
+  rewards = scoring.judged(scores)                             a number a turn
+  scored = turn_rewards.placed(scores, turn_rewards.run_lengths(mask))
+
+token_credit takes what `placed` returns.
 
 A turn is an assistant's message that the policy wrote; everything else is its
 context. The reward of a turn is placed on the last of its own tokens.
@@ -235,8 +237,8 @@ def placed(
   """Returns turns as the steps of a response of the policy's own tokens.
 
   scoring.token_rewards then gives a turn's reward to its last token, and
-  credit's functions give advantages, one for each own token; placement.align
-  puts them at the mask's places.
+  token_credit's functions give advantages, one for each own token;
+  placement.align puts them at the mask's places.
 
   Args:
     scores: The scores of the turns.

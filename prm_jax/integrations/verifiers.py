@@ -18,7 +18,7 @@ from prm_jax.integrations import turn_rewards
 def set_turn_rewards(
   traces: Sequence[Any], *, score: schema.Score
 ) -> list[schema.StepScores]:
-  """Sets the turn rewards of traces, and turn_rewards.metrics among their metrics.
+  """Sets the turn rewards of traces, and metrics of them among their own.
 
   Call it where the episode is over: in an environment's `finalize`, or in an
   algorithm of prime-rl.

@@ -6,14 +6,10 @@ completions.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-import contextlib
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
-import importlib
 import pathlib
-from types import ModuleType
 from typing import Annotated, Any, TYPE_CHECKING
 
 from prm_jax import errors
@@ -254,64 +250,6 @@ class Policy(verbs.Value):
     found = self.sampling_of(loaded, sampling)
     known = depends_on("policy", self.source, self.dtype, loaded)
     return loaded, found, known | found.record() | dict(seed=seed)
-
-  @contextlib.contextmanager
-  def opened(
-    self,
-    sampling: sampling_lib.Sampling,
-    seed: int,
-    replies: pathlib.Path | None,
-    counts: Counter[str],
-  ) -> Iterator[Writer]:
-    """Yields the policy, which writes.
-
-    Args:
-      sampling: How it samples.
-      seed: The seed of the samples.
-      replies: The journal of a server's replies; None has none.
-      counts: The counts to which its work is added.
-    """
-    self.check()
-    if self.is_server:
-      served = self.served()
-      with served.opened(self, sampling, seed, replies, counts) as writer:
-        yield writer
-      return
-    yield self._in_engine(sampling, seed, counts)
-
-  def _in_engine(
-    self, sampling: sampling_lib.Sampling, seed: int, counts: Counter[str]
-  ) -> Writer:
-    import jax
-
-    from prm_jax.policy import rollout_engine as engine_lib
-
-    loaded, found, known = self.loaded(sampling, seed)
-    engine = engine_lib.of(loaded, slots=self.slots or SLOTS)
-    key = jax.random.key(seed)
-
-    def complete(prefixes, n, tell):
-      rows, work = engine.generate(prefixes, n, found, key, tell)
-      counts["prefilled_tokens"] += work.prefilled
-      counts["slot_steps"] += work.slot_steps
-      counts["prefixes_encoded_anew"] += work.encoded_anew
-      return rows
-
-    def count_tokens(steps: Sequence[str]) -> int:
-      return sum(len(loaded.tokenizer.encode(step)) + 1 for step in steps)
-
-    return Writer(
-      complete,
-      known,
-      loaded.log_likelihoods,
-      count_tokens,
-      loaded.config.compute_dtype,
-    )
-
-  @staticmethod
-  def served() -> ModuleType:
-    """Returns what opens a policy at a server: remote/served.py."""
-    return importlib.import_module("prm_jax.remote.served")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -160,8 +160,11 @@ class Sample(pool.Graded, verbs.Verb):
     counts: Counter[str],
   ) -> list[list[schema.Solution]]:
     """Returns the solutions that a server's model writes."""
+    from prm_jax.jobs import opened_policies
+
+    how = self._policy, self.sampling, self.seed, replies, counts
     with (
-      self._policy.opened(self.sampling, self.seed, replies, counts) as writer,
+      opened_policies.opened(*how) as writer,
       progress.showing("sample", self.n * len(starts)) as update,
     ):
       rows = writer.complete(starts, self.n, update)

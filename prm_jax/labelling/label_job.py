@@ -142,9 +142,11 @@ class Labeller(verbs.Verb):
     replies: pathlib.Path | None,
     counts: Counter[str],
   ) -> Iterator[tuple[Label, policy_lib.Writer]]:
-    how = self.sampling, self.seed, replies, counts
+    from prm_jax.jobs import opened_policies
+
+    how = self._policy, self.sampling, self.seed, replies, counts
     with (
-      self._policy.opened(*how) as writer,
+      opened_policies.opened(*how) as writer,
       self._labelling(writer, references, counts) as label,
     ):
       yield label, writer

@@ -66,6 +66,11 @@ def read_records(path: files.PathLike) -> Iterator[Record]:
   is_open = first.startswith("{") and first.endswith(("{", "[", ","))
   if is_open or first.startswith("["):
     return _read_documents(path)
+  if first[:1].isalpha() and {*_CELLS.values()} & {*first}:  # as a header
+    raise errors.InputError(
+      f"{path}: not JSON: {first[:40]!r}; write one JSON object per line, or give"
+      " a table as a file whose name ends with .csv or .tsv"
+    )
   return files.read_records(path)
 
 

@@ -1,1 +1,1 @@
-"""The process and its files: what is read and written, and within which limits."""
+"""The process and its files: what is read and written, within which limits."""

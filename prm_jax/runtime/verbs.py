@@ -42,6 +42,7 @@ import typing
 from typing import Annotated, Any, ClassVar, Literal, TYPE_CHECKING, TypeVar
 
 from prm_jax import errors
+from prm_jax.runtime import arguments
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 
@@ -140,13 +141,13 @@ def named(text: str) -> str:
   """Returns the text that names a file, a folder, an address or a function."""
   if not text:
     raise ValueError("is empty; give a path")
+  if text == "-":
+    raise ValueError("-: give a path; this isn't a stream here")
   return text
 
 
 def local(text: str) -> pathlib.Path:
   """Returns a path on this machine."""
-  if text == "-":
-    raise ValueError("-: give a path; this isn't a stream here")
   return files.local_path(named(text))
 
 
@@ -257,6 +258,11 @@ class Verb(Value):
   compiles: ClassVar[bool] = False
   is_printed: ClassVar[bool] = False
   without: ClassVar[tuple[str, ...]] = ()
+
+  def __init_subclass__(cls) -> None:
+    super().__init_subclass__()
+    if run := vars(cls).get("run"):
+      cls.run = arguments.checked(run)  # type: ignore[attr-defined]
 
   @classmethod
   def job(cls, *values: Any, **fields: Any) -> Any:

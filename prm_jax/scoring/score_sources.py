@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-import functools
 import hashlib
 import json
 import pathlib
@@ -155,7 +154,7 @@ def load(
       insecure_key=key.insecure,
     )
     return Loaded(
-      score_checks.scoring(functools.partial(_scores, client), name),
+      client.score,  # which checks them
       dict(
         url=name,
         model=client.model,
@@ -351,13 +350,6 @@ def _function(name: str) -> user_functions.Name:
       " MODULE:FUNCTION"
     )
   return function
-
-
-def _scores(
-  client: client_lib.Client, solutions: Sequence[schema.Solution]
-) -> list[tuple[float, ...]]:
-  """Returns a server's scores alone, all of which count as judged."""
-  return [row.scores for row in client.score(solutions)]
 
 
 def _identity(folder: pathlib.Path, step: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.jobs import opened_policies
 from prm_jax.jobs import policies as policy_lib
 from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.policy import sampler
@@ -94,12 +95,11 @@ def _served(
       f"`policy={policy.source}`: chunk_guidance needs a policy's token ids; give"
       " a checkpoint folder"
     )
-  served = policy.served()
-  with served.asking(policy, replies) as (client, depends_on):
+  with opened_policies.asking(policy, replies) as (client, depends_on):
 
     def generate(asked: sampler.Sampling, by_step: bool) -> schema.Generate:
       def call(prefixes, num):
-        with served.counting(client, counts):
+        with opened_policies.counting(client, counts):
           return client.generate(
             *(prefixes, num, asked, how.seed),
             stop_at_step=by_step,

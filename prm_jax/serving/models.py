@@ -34,13 +34,13 @@ _TOKEN_CHARS = 128
 class Prepared:
   """A solution that can be scored.
 
-    Args:
-      solution: The solution; its spans are places in the caller's text.
-      encoded: Its ids; none if no tokenizer is known.
-      client: Who asks. Solutions of one client and problem share prefixes; those
-        of several clients don't, so that none learns of another's texts by how
-  own take.
-      until: When the request's time is over at the latest, by time.monotonic.
+  Args:
+    solution: The solution; its spans are places in the caller's text.
+    encoded: Its ids; none if no tokenizer is known.
+    client: Who asks. Solutions of one client and problem share prefixes; those
+      of several clients don't, so that none learns of another's texts by how
+      long its own take.
+    until: When the request's time is over at the latest, by time.monotonic.
   """
 
   solution: schema.Solution

@@ -23,6 +23,7 @@ from prm_jax import schema
 from prm_jax.cli import main
 from prm_jax.grading import pool
 from prm_jax.jobs import journal
+from prm_jax.jobs import opened_policies
 from prm_jax.jobs import policies as policy_lib
 from prm_jax.labelling import monte_carlo
 from prm_jax.labelling import omega_prm
@@ -76,11 +77,11 @@ def testbed(monkeypatch):
 
   def use(complete=_complete):
     @contextlib.contextmanager
-    def opened(self, sampling, seed, replies, counts):
+    def opened(policy, sampling, seed, replies, counts):
       depends_on = dict(policy="testbed", seed=seed)
       yield policy_lib.Writer(complete, depends_on)
 
-    monkeypatch.setattr(policy_lib.Policy, "opened", opened)
+    monkeypatch.setattr(opened_policies, "opened", opened)
 
   use()
   return use

@@ -14,10 +14,10 @@ from prm_jax import schema
 from prm_jax.cli import flags as flags_lib
 from prm_jax.cli import main
 from prm_jax.cli import output
+from prm_jax.jobs import opened_policies
 from prm_jax.jobs import sample
 from prm_jax.policy import sampler
 from prm_jax.records import jsonl
-from prm_jax.remote import served
 from prm_jax.text import own_form
 from prm_jax.text import policy_templates
 from prm_jax.text import tokenizer
@@ -106,7 +106,7 @@ def test_an_option_that_is_not_given_is_the_setting_of_the_endpoint(command):
   needed |= {"--policy": url, "--model": "m"}
   args = parser.parse_args([f"{k}={v}" for k, v in needed.items()])
   verb, _ = flags_lib.value(args.verb, vars(args))
-  endpoint, template = served.endpoint(verb.policy.server, url)
+  endpoint, template = opened_policies.endpoint(verb.policy.server, url)
   assert endpoint == remote.Endpoint(url, "m")
   assert template == remote.Template()
   shown = parser.format_help()
@@ -140,7 +140,9 @@ def test_all_options_reach_the_endpoint():
     stop=["Q:", "END"],
   )
   verb, _ = flags_lib.value(sample.Sample, values | dict(input="x", output="x"))
-  endpoint, template = served.endpoint(verb.policy.server, values["policy"])
+  endpoint, template = opened_policies.endpoint(
+    verb.policy.server, values["policy"]
+  )
   for kind, found in ((remote.Endpoint, endpoint), (remote.Template, template)):
     plain = kind("http://h/v1", "m") if kind is remote.Endpoint else kind()
     for field in dataclasses.fields(kind):

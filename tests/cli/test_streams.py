@@ -175,6 +175,9 @@ def test_data_commands_read_the_standard_input(trained, tmp_path, run):
     assert out == run("data", kind, trained / "solutions.jsonl")[1]
     code, _, err = run("data", kind, "-", stdin="\n1\n")
     assert code == 1 and "<stdin>:2: expected a JSON object" in err
+    for table in ("problem,steps\n1?,[]\n", "problem\tsteps\n1?\t[]\n"):
+      code, _, err = run("data", kind, "-", stdin=table)
+      assert code == 1 and "a file whose name ends with .csv or .tsv" in err
   there = tmp_path / "x.jsonl"
   command = ("data", "convert", "--to=stepwise")
   given = trained / "solutions.jsonl"

@@ -164,7 +164,7 @@ def test_only_runs_what_is_named_and_the_verdict_stays_unknown(fake):
   record, _, _ = fake(PLAN, only=("b", "speed"))
   assert _statuses(record) == {"b.three": "pass", "speed.four": "pass"}
   assert record.verdict["missing"] == ["a.one", "a.two"]
-  with pytest.raises(errors.InputError, match=r"only=c: .* are a, b, speed"):
+  with pytest.raises(errors.InputError, match=r"`only=c`: .* are a, b, speed"):
     fake(PLAN, only=("c",))
 
 

@@ -128,7 +128,11 @@ def test_an_evaluation_needs_solutions_and_a_score_of_each_step(kind, folder):
       lambda: evaluate.SolutionsJob("in.jsonl", limit=-1),
       "`limit=-1`",
     ),
-    (lambda: prm_jax.EvaluateProcessBench()({}), "`tune_on=gsm8k`: no such"),
+    (
+      lambda: prm_jax.EvaluateProcessBench()(dict(math=[])),
+      "no subset gsm8k, on which the threshold would be tuned; give `tune_on`,"
+      " one of math",
+    ),
   ],
 )
 def test_a_wrong_value_is_refused_in_words(make, words):

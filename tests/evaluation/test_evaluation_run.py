@@ -303,7 +303,7 @@ def test_processbench_inputs_are_named_once_and_hold_the_tuned_subset(subsets):
   inputs, scores = subsets
   for bad, tune_on, message in (
     (["gsm8k.json"], "gsm8k", "SUBSET=FILE"),
-    (inputs, "omnimath", "have gsm8k, math"),
+    (inputs, "omnimath", "one of gsm8k, math"),
     ([inputs[0], inputs[0]], "gsm8k", "'gsm8k' is given twice"),
   ):
     with pytest.raises(errors_lib.InputError, match=message):

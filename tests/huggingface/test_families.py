@@ -244,6 +244,11 @@ def _refused(call, *said):
     ("qwen2_windows", dict(layer_types=["full_attention"]), "expected 3"),
     ("qwen2_windows", dict(layer_types=["odd"] * 3), "'odd': expected one of"),
     ("qwen2_windows", dict(sliding_window=None), "without a window"),
+    (
+      "qwen2_windows",
+      dict(sliding_window="7", use_sliding_window=False),
+      "sliding_window='7': expected int",
+    ),
     ("gemma2", dict(query_pre_attn_scalar=0), "query_pre_attn_scalar=0"),
     ("gemma3", dict(attn_logit_softcapping=50.0), "our gemma3_text doesn't"),
     ("gemma3", dict(use_bidirectional_attention=True), "bidirectional"),

@@ -157,8 +157,10 @@ def test_an_export_is_imported_with_the_same_scores(kind, tmp_path):
     )
     assert (kind_of, head) == ("CausalLM", {})
     return
-  facts = export_model.export_folder(ours, tmp_path / "theirs")
-  import_model.import_folder(tmp_path / "theirs", tmp_path / "back")
+  # A name of letters that JSON would escape otherwise than Python.
+  theirs = tmp_path / "theirs \U0001d4b3"
+  facts = export_model.export_folder(ours, theirs)
+  import_model.import_folder(theirs, tmp_path / "back")
   scores = _scores(ours)
   for before, after in zip(scores, _scores(tmp_path / "back"), strict=True):
     np.testing.assert_allclose(after, before, atol=1e-5)

@@ -363,6 +363,12 @@ def test_slimes_reward_is_that_of_its_turns():
   sample.metadata["messages"] = COMPLETION[:3]
   with pytest.raises(errors.InputError, match="3 runs of own tokens for 2"):
     asyncio.run(rm(None, sample))
+  # One that is kept from training has a score, and no rewards of turns.
+  sample.metadata["messages"] = COMPLETION
+  sample.loss_mask = [0] * len(sample.loss_mask)
+  kept = asyncio.run(rm(None, sample))
+  assert kept["score"] == out["score"]
+  assert not (kept["spans"] or kept["step_rewards"] or kept["token_offsets"])
 
 
 @pytest.mark.parity  # needs torch

@@ -97,6 +97,19 @@ def test_scores_come_back_in_the_order_of_solutions_and_steps(serve):
   assert stub.seen[1:] == [dict(items=[items[0], items[2]])]
 
 
+def test_what_a_server_doesnt_judge_isnt_judged(serve):
+  def behave(handler, body, _):
+    reply = _reply(body)
+    for entry in reply["data"]:
+      entry["judged"] = [True] + [False] * (len(entry["step_scores"]) - 1)
+    return reply
+
+  rows = score_sources.load_score(serve(behave).url)(SOLUTIONS)
+  for row, s in zip(rows, SOLUTIONS, strict=True):
+    assert row.judged == (True, False, False, False)[: len(s.steps)]
+  assert any(len(s.steps) > 1 for s in SOLUTIONS)
+
+
 def test_many_solutions_are_sent_in_several_requests(serve, monkeypatch):
   monkeypatch.setattr(client_lib, "MAX_ITEMS", 8)
   stub = serve(lambda handler, body, _: _reply(body))

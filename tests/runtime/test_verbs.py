@@ -119,6 +119,19 @@ def test_a_config_is_read_anew_and_a_dict_of_fields_stays_as_it_was(tmp_path):
     assert file.read().seed == seed and file.filled().seed == 4
 
 
+def test_what_is_no_job_is_refused_in_a_line():
+  with pytest.raises(
+    errors.InputError, match="job must be ConvertJob, found 5"
+  ):
+    prm_jax.Convert("jsonl").run(5)
+
+
+def test_a_dash_names_no_file_where_nothing_is_streamed():
+  for make in (prm_jax.EvaluateSteps, prm_jax.EvaluateProcessBench):
+    with pytest.raises(errors.InputError, match="this isn't a stream here"):
+      make(scores="-")
+
+
 def test_fields_of_a_config_are_no_path_of_another_value():
   with pytest.raises(errors.InputError, match="folder must be a path, found"):
     Outer(dict(folder="a"))

@@ -1,1 +1,1 @@
-"""The published forms of files, one module each; records/formats.py names them."""
+"""Published forms of files, a module each; records/formats.py names them."""

@@ -1,17 +1,19 @@
-"""A policy at a server, as the options of a command name it (jobs/policies.py)."""
+"""Policies that write: a folder in the rollout engine, or a server's model."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 import pathlib
 from typing import Any
 
+import jax
+
 from prm_jax import errors
 from prm_jax import remote
 from prm_jax.jobs import policies
-from prm_jax.policy import sampler
+from prm_jax.policy import rollout_engine as engine_lib
 from prm_jax.policy import sampling as sampling_lib
 from prm_jax.text import segmenters
 
@@ -28,6 +30,67 @@ _FURTHER = (
   *("system", "separator", "segmenter", "stop", "stop_in_text"),
   "request_option",
 )
+
+
+@contextlib.contextmanager
+def opened(
+  policy: policies.Policy,
+  sampling: sampling_lib.Sampling,
+  seed: int,
+  replies: pathlib.Path | None,
+  counts: Counter[str],
+) -> Iterator[policies.Writer]:
+  """Yields a policy, which writes.
+
+  Args:
+    policy: The policy.
+    sampling: How it samples.
+    seed: The seed of the samples.
+    replies: The journal of a server's replies; None has none.
+    counts: The counts to which its work is added.
+  """
+  policy.check()
+  if not policy.is_server:
+    yield _in_engine(policy, sampling, seed, counts)
+    return
+  found = sampling.with_defaults({})
+  with asking(policy, replies) as (client, known):
+
+    def complete(prefixes, n, tell):
+      with counting(client, counts):
+        return client.generate(prefixes, n, found, seed, progress=tell)
+
+    yield policies.Writer(
+      complete,
+      known | found.record() | dict(seed=seed),
+      None if client.endpoint.chat else client.log_likelihoods,
+    )
+
+
+def _in_engine(
+  policy: policies.Policy,
+  sampling: sampling_lib.Sampling,
+  seed: int,
+  counts: Counter[str],
+) -> policies.Writer:
+  loaded, found, known = policy.loaded(sampling, seed)
+  engine = engine_lib.of(loaded, slots=policy.slots or policies.SLOTS)
+  key = jax.random.key(seed)
+
+  def complete(prefixes, n, tell):
+    rows, work = engine.generate(prefixes, n, found, key, tell)
+    counts["prefilled_tokens"] += work.prefilled
+    counts["slot_steps"] += work.slot_steps
+    counts["prefixes_encoded_anew"] += work.encoded_anew
+    return rows
+
+  def count_tokens(steps: Sequence[str]) -> int:
+    return sum(len(loaded.tokenizer.encode(step)) + 1 for step in steps)
+
+  return policies.Writer(
+    *(complete, known, loaded.log_likelihoods, count_tokens),
+    loaded.config.compute_dtype,
+  )
 
 
 def endpoint(
@@ -77,46 +140,6 @@ def asking(
   known |= policy.server.given(_FURTHER)
   with remote.Client(asked, template, replies) as client:
     yield client, known
-
-
-@contextlib.contextmanager
-def opened(
-  policy: policies.Policy,
-  sampling: sampling_lib.Sampling,
-  seed: int,
-  replies: pathlib.Path | None,
-  counts: Counter[str],
-) -> Iterator[policies.Writer]:
-  """Yields the policy, which writes.
-
-  Args:
-    policy: The policy, whose source is the server's address.
-    sampling: How it samples.
-    seed: The seed of the samples.
-    replies: The journal of the replies; None has none.
-    counts: The counts to which its work is added.
-  """
-  found = sampling.with_defaults({})
-  with asking(policy, replies) as (client, known):
-    known = known | found.record() | dict(seed=seed)
-    yield _served(client, known, found, seed, counts)
-
-
-def _served(
-  client: remote.Client,
-  known: dict[str, Any],
-  sampling: sampler.Sampling,
-  seed: int,
-  counts: Counter[str],
-) -> policies.Writer:
-  """Returns the model at a server; a journal saves its replies one by one."""
-
-  def complete(prefixes, n, tell):
-    with counting(client, counts):
-      return client.generate(prefixes, n, sampling, seed, progress=tell)
-
-  likelihoods = None if client.endpoint.chat else client.log_likelihoods
-  return policies.Writer(complete, known, likelihoods)
 
 
 @contextlib.contextmanager
