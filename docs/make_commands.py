@@ -117,8 +117,9 @@ def _common(
 def _told(option: flags.Option) -> _Option:
   words = ", ".join(f"`{word}`" for word in option.words)
   text = _sentence(option.text)
-  if option.field.choices:
-    text += f" One of {', '.join(f'`{x}`' for x in option.field.choices)}."
+  choices = option.field.choices or ()
+  if not set(choices) <= set(re.findall(r"\w+", text)):
+    text += f" One of {', '.join(f'`{x}`' for x in choices)}."
   text = _PAGE.sub(r"[\1](\1)", text.replace("|", "\\|"))
   default = flags.default_of(option)
   told = "required" if option.is_required else default and f"`{default}`"

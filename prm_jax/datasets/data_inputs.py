@@ -33,10 +33,8 @@ class Source(verbs.Value):
       and prm800k.
     map: Where FILE, of any other form, has the fields of a solution: problem
       and steps, and if it has them id, labels, ratings, first_error (from 0) or
-      first_error_from_1, answer, outcome, source, annotator; separator is what stands
-      between the steps of one text, none what a first error says if no step is
-      wrong, rows what holds several solutions; numbers=remove takes "Step 1: "
-      off the steps; docs/data.md explains it. For other commands write
+      first_error_from_1, answer, outcome, source, annotator; docs/data.md has
+      separator, none, rows and numbers. For other commands write
       --format='map(...)'.
     words: The rating of each word, if the ratings that `map` names are words, as
       in good=1,ok=0,bad=-1.

@@ -37,12 +37,9 @@ class EvaluateBestOfN(evaluate.Evaluate):
   Args:
     aggregate: How the scores of a solution's steps become one score (default:
       what the checkpoint names; product with --scores).
-    grader: What compares an answer with the right one: exact rules (rules),
-      Math-Verify (math_verify), PRM800K's rules (prm800k), or Math-Verify with
-      PRM800K's rules as a second opinion (both); all but rules need the
-      extra verify (pip install -e '.[verify]' in a checkout); see
-      docs/answers.md (default: the outcomes in the file are used, and nothing
-      is compared).
+    grader: What compares an answer with the right one (docs/answers.md); all
+      but rules need the extra verify (default: the outcomes in the file are
+      used, and nothing is compared).
 
   Example:
     prm-jax eval best_of_n --checkpoint=runs/demo/prm --input=samples.jsonl

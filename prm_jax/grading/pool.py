@@ -247,10 +247,8 @@ class Graded(verbs.Value):
   """What compares answers with the right ones.
 
   Args:
-    grader: What compares an answer with the right one: exact rules (rules),
-      Math-Verify (math_verify), PRM800K's rules (prm800k), or Math-Verify with
-      PRM800K's rules as a second opinion (both); all but rules need the extra
-      verify (pip install -e '.[verify]' in a checkout); see docs/answers.md.
+    grader: What compares an answer with the right one (docs/answers.md); all
+      but rules need the extra verify.
   """
 
   grader: GraderName = dataclasses.field(default="rules", kw_only=True)

@@ -55,12 +55,9 @@ class Import(verbs.Verb):
       write before a solution, such as solved examples (default: see
       --policy_template).
     segmenter: For a reward model, a policy that prm_jax exported, or with
-      --role=policy, how texts are cut into steps: paragraph (steps have blank
-      lines between them), line, sentence, numbered (a step begins with a number
-      at a line's beginning), markers (a step begins with a sentence such as
-      'Wait, ...') or tokens:NUMBER (docs/segmenters.md) (default: as the
-      policy's template or the reward model's authors do; for some it isn't
-      known).
+      --role=policy, how texts are cut into steps: paragraph, line, sentence,
+      numbered, markers or tokens:NUMBER (docs/segmenters.md; default: as the
+      policy's template or the reward model's authors do, if that is known).
     dtype: The value float32 saves the weights so, and computes in it (default:
       in the type that they have, as bfloat16).
     revision: The branch, tag or commit of a model on the Hub (default: its main

@@ -79,10 +79,8 @@ class Server(verbs.Value):
       solution whose whole text isn't known; new text is cut into steps there
       (servers only; default: a blank line).
     segmenter: How new text is cut into steps, instead of at --separator:
-      paragraph (steps have blank lines between them), line, sentence, numbered
-      (a step begins with a number at a line's beginning) or markers (a step
-      begins with a sentence such as 'Wait, ...'); docs/segmenters.md has them
-      all (servers only; default: paragraph if --separator is a blank line).
+      paragraph, line, sentence, numbered or markers (docs/segmenters.md;
+      servers only; default: paragraph if --separator is a blank line).
     stop: A text that ends a solution, such as the opening of the next problem
       if --prompt has examples; repeat the option for each (servers only).
     concurrency: The number of requests that are sent at the same time (servers

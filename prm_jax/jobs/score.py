@@ -31,10 +31,9 @@ class ScoreJob(shards.Sharded):
   Args:
     input: The solutions to score.
     output: The JSON Lines file to write, one line for each solution: its id,
-      step_scores (probabilities, 0 to 1), step_logits (their log-odds), judged
-      (whether the model was trained to judge the step), and the product, min,
-      last and mean of step_scores; - is the standard output, and messages go to
-      stderr (a file is written whole or not at all, the standard output isn't).
+      step_scores, step_logits, judged, product, min, last and mean
+      (docs/evaluation.md); - is the standard output, and messages go to stderr
+      (a file is written whole or not at all, the standard output isn't).
   """
 
   input: job_inputs.Solutions

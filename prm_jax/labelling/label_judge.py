@@ -25,11 +25,9 @@ class Judge(label_job.Labeller):
       (docs/judge.md).
     votes: The number of answers to ask for about each solution.
     min_votes: Don't label a solution with fewer readable answers than this.
-    vote: How votes become labels. share: the share of votes by which all steps
-      so far are correct. majority: 1 before and 0 from the first error that
-      most votes name, no label if votes tie. log_likelihood: the probability of
-      the words for correct against those for wrong, the least of the steps so
-      far, mean over votes; only for the templates dial and thinkprm.
+    vote: How votes become labels (docs/judge.md): the share of those by which
+      all steps so far are correct, the majority's first error, or the
+      log_likelihood of the verdict's words (templates dial and thinkprm only).
     keep_texts: Also write the judge's answers to --output.
 
   Example:

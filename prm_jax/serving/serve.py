@@ -33,11 +33,9 @@ class Serve(verbs.Verb):
       bfloat16 or float16; with float32 its weights are held so, too (default:
       what the folder's model.json names, which import takes from the weights).
     segmenter: How texts are cut into steps for a checkpoint that doesn't say it,
-      and for what isn't a checkpoint: paragraph (steps have blank lines between
-      them), line, sentence, numbered (a step begins with a number at a line's
-      beginning), markers (a step begins with a sentence such as 'Wait, ...') or
-      tokens:NUMBER (docs/segmenters.md), which needs a checkpoint (default:
-      requests must give steps).
+      and for what isn't a checkpoint: paragraph, line, sentence, numbered,
+      markers (docs/segmenters.md) or tokens:NUMBER, which needs a checkpoint
+      (default: requests must give steps).
     upstream_key_variable: The environment variable with the key of the servers
       in --checkpoint (default: none is sent).
     insecure_key: Send that key even if the server is another machine and its
