@@ -284,10 +284,10 @@ class Policy(verbs.Value):
   ) -> Writer:
     import jax
 
-    from prm_jax.policy import rollout_engine as engine_lib
+    from prm_jax.policy import rollout_engine
 
     loaded, found, known = self.loaded(sampling, seed)
-    engine = engine_lib.of(loaded, slots=self.slots or SLOTS)
+    engine = rollout_engine.of(loaded, slots=self.slots or SLOTS)
     key = jax.random.key(seed)
 
     def complete(prefixes, n, tell):

@@ -23,7 +23,7 @@ from prm_jax import schema
 from prm_jax.cli import main
 from prm_jax.grading import pool
 from prm_jax.jobs import journal
-from prm_jax.jobs import policies as policy_lib
+from prm_jax.jobs import policies
 from prm_jax.labelling import monte_carlo
 from prm_jax.labelling import omega_prm
 from prm_jax.records import jsonl
@@ -78,9 +78,9 @@ def testbed(monkeypatch):
     @contextlib.contextmanager
     def opened(self, sampling, seed, replies, counts):
       depends_on = dict(policy="testbed", seed=seed)
-      yield policy_lib.Writer(complete, depends_on)
+      yield policies.Writer(complete, depends_on)
 
-    monkeypatch.setattr(policy_lib.Policy, "opened", opened)
+    monkeypatch.setattr(policies.Policy, "opened", opened)
 
   use()
   return use

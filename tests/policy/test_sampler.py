@@ -18,7 +18,7 @@ from prm_jax import schema
 from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import sampler
-from prm_jax.text import encoding as encode
+from prm_jax.text import encoding
 from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 
@@ -29,7 +29,7 @@ class Digits:
   vocab_size, bos, eos, separator = 13, 10, 11, 12
   text_ids, bos_name = 10, None
 
-  def encode(self, text):
+  def encoding(self, text):
     return [int(c) if c.isdigit() else 0 for c in text]
 
   def encode_with_spans(self, text):
@@ -327,11 +327,11 @@ def test_generate_keeps_the_steps_it_is_given_and_goes_on():
   tokenizer, prefixes = Digits(), [_prefix(k) for k in (0, 1, 3)]
   rows = _sampler().generate(prefixes, 4, WARM, KEY)
   prompts = [
-    encode.encode(
+    encoding.encode(
       p.problem,
       p.steps,
       tokenizer,
-      encode.EncodingConfig(template=own_form.OWN),
+      encoding.EncodingConfig(template=own_form.OWN),
     ).tokens
     for p in prefixes
   ]

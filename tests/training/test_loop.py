@@ -34,7 +34,7 @@ from prm_jax.runtime import locks
 from prm_jax.training import implicit_prm
 from prm_jax.training import loop
 from prm_jax.training import losses
-from prm_jax.training import metrics_log as records
+from prm_jax.training import metrics_log
 from prm_jax.training import prm
 from prm_jax.training import program
 from prm_jax.training import programs
@@ -658,7 +658,7 @@ def test_a_full_disk_ends_the_run_in_one_line_with_its_own_code(tmp_path):
     def close(self):
       pass
 
-  write = records.Log.write
+  write = metrics_log.Log.write
 
   def full(self, step, *rest):
     if step == 3:
@@ -666,7 +666,7 @@ def test_a_full_disk_ends_the_run_in_one_line_with_its_own_code(tmp_path):
     write(self, step, *rest)
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(records.Log, "write", full)
+    patch.setattr(metrics_log.Log, "write", full)
     with pytest.raises(
       errors.DiskFullError, match=r"metrics\.jsonl.*make room"
     ):
@@ -1188,9 +1188,11 @@ def test_a_measure_is_taken_before_the_first_update_and_once_when_due(tmp_path):
 
 def test_a_watch_sees_every_update_also_of_the_run_before(tmp_path, capsys):
   def halts_at(number):
-    def watch(records):
-      assert [r["step"] for r in records] == list(range(1, len(records) + 1))
-      return loop.StopDecision("enough") if len(records) == number else None
+    def watch(metrics_log):
+      assert [r["step"] for r in metrics_log] == list(
+        range(1, len(metrics_log) + 1)
+      )
+      return loop.StopDecision("enough") if len(metrics_log) == number else None
 
     return watch
 
@@ -1201,8 +1203,10 @@ def test_a_watch_sees_every_update_also_of_the_run_before(tmp_path, capsys):
 
 
 def test_a_halt_can_go_back_to_a_saved_step(tmp_path, whole):
-  def watch(records):
-    return loop.StopDecision("turned", back_to=4) if len(records) == 5 else None
+  def watch(metrics_log):
+    return (
+      loop.StopDecision("turned", back_to=4) if len(metrics_log) == 5 else None
+    )
 
   found = _fit(tmp_path, callback=watch, checkpoint_every=3, keep_last=9)
   _assert_same(found, _fit(tmp_path / "three", steps=3))
@@ -1212,8 +1216,10 @@ def test_a_halt_can_go_back_to_a_saved_step(tmp_path, whole):
 
 
 def test_a_halt_with_no_save_to_go_back_to_stays_and_says_so(tmp_path, capsys):
-  def watch(records):
-    return loop.StopDecision("turned", back_to=2) if len(records) == 5 else None
+  def watch(metrics_log):
+    return (
+      loop.StopDecision("turned", back_to=2) if len(metrics_log) == 5 else None
+    )
 
   state = _fit(tmp_path, callback=watch, checkpoint_every=3)
   assert int(state.step) == 5
@@ -1224,7 +1230,7 @@ def test_a_bar_shows_the_metrics_that_are_named(tmp_path, monkeypatch):
   monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
   options = dict(first=0, steps=2, tensorboard=False, name="rl")
   names = ("accuracy", "prm_score", "kl_nats", "tokens")
-  with records.Log(tmp_path, shown=names, **options) as log:
+  with metrics_log.Log(tmp_path, shown=names, **options) as log:
     log.write(1, "train", dict(zip(names, (0.5, 0.25, 0.1, 9), strict=True)))
     log.write(1, "eval", dict(accuracy=0.75))
     assert log._bar.postfix == "accuracy 0.5 prm_score 0.25 kl_nats 0.1"

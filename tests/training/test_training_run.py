@@ -18,7 +18,7 @@ from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import parameters
 from prm_jax.checkpoints import saves
-from prm_jax.datasets import tfds_records as records
+from prm_jax.datasets import tfds_records
 from prm_jax.models import lora
 from prm_jax.models import sharding
 from prm_jax.models import transformer
@@ -538,8 +538,8 @@ def test_no_data_is_refused_in_one_line(tmp_path):
 
 def _stored(tmp_path, solutions):
   """Returns the same solutions, read when they are needed."""
-  records.quiet(bars=False)
-  folder = records.write(tmp_path, "x", dict(train=solutions))
+  tfds_records.quiet(bars=False)
+  folder = tfds_records.write(tmp_path, "x", dict(train=solutions))
   every = np.arange(len(solutions))
   return array_record.Chosen([array_record.Stored(folder)], every)
 
@@ -655,14 +655,14 @@ def test_each_source_has_its_own_metrics(tmp_path, capsys):
   said = capsys.readouterr().out
   assert "rows of an epoch: " in said and " of b" in said
   text = (tmp_path / "run" / "metrics.jsonl").read_text()
-  records = [json.loads(line) for line in text.splitlines()]
-  assert len(records) == 4
-  for record in records:
+  tfds_records = [json.loads(line) for line in text.splitlines()]
+  assert len(tfds_records) == 4
+  for record in tfds_records:
     for key in ("loss_nats", "accuracy"):
       low, high = sorted(record[f"{source}/{key}"] for source in "ab")
       assert low <= record[key] <= high if key in record else low <= high
     assert not [k for k in record if k.endswith(("/total", "/steps_right"))]
-  of_eval = records[-1]
+  of_eval = tfds_records[-1]
   assert of_eval["kind"] == "eval"
   # Each is what the source's solutions give alone.
   half = flat_config.encode_rows(config, solutions[:12], TOKENIZER, 0)[0]
