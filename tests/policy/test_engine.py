@@ -170,10 +170,8 @@ def completions():
 @pytest.mark.parametrize(
   ("slots", "chunk"), [(1, 1), (2, 7), (5, 2), (64, 3)], ids=str
 )
-def test_the_same_text_at_any_number_of_slots(
-  completions, engine_programs, chunk
-):
-  found, work = _engine(slots=engine_programs, chunk=chunk).complete(
+def test_the_same_text_at_any_number_of_slots(completions, slots, chunk):
+  found, work = _engine(slots=slots, chunk=chunk).complete(
     _requests(), WARM, KEY
   )
   _same(found, completions)

@@ -29,7 +29,7 @@ class Digits:
   vocab_size, bos, eos, separator = 13, 10, 11, 12
   text_ids, bos_name = 10, None
 
-  def encoding(self, text):
+  def encode(self, text):
     return [int(c) if c.isdigit() else 0 for c in text]
 
   def encode_with_spans(self, text):

@@ -356,7 +356,7 @@ class _Words:
     self._ids = {}
 
   @functools.cache  # noqa: B019
-  def encoding(self, text):
+  def encode(self, text):
     return [self._ids.setdefault(w, len(self._ids) + 3) for w in text.split()]
 
   def encode_with_spans(self, text):

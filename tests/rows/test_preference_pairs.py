@@ -29,7 +29,7 @@ class _Words(tokenizer_lib.Bytes):
   def __init__(self):
     self._ids = {}
 
-  def encoding(self, text):
+  def encode(self, text):
     return [self._ids.setdefault(w, len(self._ids) + 300) for w in text.split()]
 
 

@@ -366,9 +366,9 @@ def test_sigterm_of_one_process_ends_both_at_one_step_and_one_goes_on(
   alone, tmp_path
 ):
   started = _start("run_slowly", tmp_path)
-  metrics_log = tmp_path / "metrics.jsonl"
+  records = tmp_path / "metrics.jsonl"
   until = time.monotonic() + 200
-  while not (metrics_log.exists() and metrics_log.read_text().count("\n") > 1):
+  while not (records.exists() and records.read_text().count("\n") > 1):
     assert time.monotonic() < until and started[0].poll() is None
     time.sleep(0.1)
   started[1].send_signal(signal.SIGTERM)

@@ -1188,11 +1188,9 @@ def test_a_measure_is_taken_before_the_first_update_and_once_when_due(tmp_path):
 
 def test_a_watch_sees_every_update_also_of_the_run_before(tmp_path, capsys):
   def halts_at(number):
-    def watch(metrics_log):
-      assert [r["step"] for r in metrics_log] == list(
-        range(1, len(metrics_log) + 1)
-      )
-      return loop.StopDecision("enough") if len(metrics_log) == number else None
+    def watch(records):
+      assert [r["step"] for r in records] == list(range(1, len(records) + 1))
+      return loop.StopDecision("enough") if len(records) == number else None
 
     return watch
 
@@ -1203,10 +1201,8 @@ def test_a_watch_sees_every_update_also_of_the_run_before(tmp_path, capsys):
 
 
 def test_a_halt_can_go_back_to_a_saved_step(tmp_path, whole):
-  def watch(metrics_log):
-    return (
-      loop.StopDecision("turned", back_to=4) if len(metrics_log) == 5 else None
-    )
+  def watch(records):
+    return loop.StopDecision("turned", back_to=4) if len(records) == 5 else None
 
   found = _fit(tmp_path, callback=watch, checkpoint_every=3, keep_last=9)
   _assert_same(found, _fit(tmp_path / "three", steps=3))
@@ -1216,10 +1212,8 @@ def test_a_halt_can_go_back_to_a_saved_step(tmp_path, whole):
 
 
 def test_a_halt_with_no_save_to_go_back_to_stays_and_says_so(tmp_path, capsys):
-  def watch(metrics_log):
-    return (
-      loop.StopDecision("turned", back_to=2) if len(metrics_log) == 5 else None
-    )
+  def watch(records):
+    return loop.StopDecision("turned", back_to=2) if len(records) == 5 else None
 
   state = _fit(tmp_path, callback=watch, checkpoint_every=3)
   assert int(state.step) == 5

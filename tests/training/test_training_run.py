@@ -655,14 +655,14 @@ def test_each_source_has_its_own_metrics(tmp_path, capsys):
   said = capsys.readouterr().out
   assert "rows of an epoch: " in said and " of b" in said
   text = (tmp_path / "run" / "metrics.jsonl").read_text()
-  tfds_records = [json.loads(line) for line in text.splitlines()]
-  assert len(tfds_records) == 4
-  for record in tfds_records:
+  records = [json.loads(line) for line in text.splitlines()]
+  assert len(records) == 4
+  for record in records:
     for key in ("loss_nats", "accuracy"):
       low, high = sorted(record[f"{source}/{key}"] for source in "ab")
       assert low <= record[key] <= high if key in record else low <= high
     assert not [k for k in record if k.endswith(("/total", "/steps_right"))]
-  of_eval = tfds_records[-1]
+  of_eval = records[-1]
   assert of_eval["kind"] == "eval"
   # Each is what the source's solutions give alone.
   half = flat_config.encode_rows(config, solutions[:12], TOKENIZER, 0)[0]
