@@ -258,9 +258,7 @@ def _with_example(
 ) -> model_card.Facts:
   """Returns what the card says with an example, scored by exported numbers."""
   solution, tokenizer = model_card.EXAMPLE, scorer.tokenizer
-  unlimited = dataclasses.replace(scorer.encoding, max_tokens=None)
-  encoded = encoding.encode_solution(solution, tokenizer, unlimited)
-  assert encoded is not None, "there is no limit that it could exceed"
+  encoded = encoding.encode_whole(solution, tokenizer, scorer.encoding)
   scored = scorer.score(solution.problem, solution.steps)
   facts = dataclasses.replace(
     facts,

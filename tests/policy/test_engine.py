@@ -438,7 +438,7 @@ def test_generate_gives_whole_solutions_that_tell_of_their_new_tokens():
   expected, _ = _engine().complete(requests, WARM, KEY)
   for prefix, row, found in zip(prefixes, rows, expected, strict=True):
     for solution, c in zip(row, found, strict=True):
-      steps, _ = own_form.split_steps(c.tokens, test_sampler.Digits())
+      steps = own_form.split_steps(c.tokens, test_sampler.Digits())
       assert solution.steps == (*prefix.steps, *steps)
       assert solution.extra["num_tokens"] == len(c.tokens)
       assert solution.extra["stopped"] == c.stopped

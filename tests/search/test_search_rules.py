@@ -192,7 +192,6 @@ def test_without_a_candidate_or_an_answer_there_is_none():
     (lambda: adaptive.AdaptiveBestOfN(1, 3, 1.0), "confidence=1"),
     (lambda: adaptive.fit([[1.0]], [1.0]), "2 or more"),
     (lambda: search_limits.Limits(budget_tokens=0), "budget_tokens=0"),
-    (lambda: rules.check_policies(rules.Speculate(), ["policy"]), "draft"),
   ],
 )
 def test_options_that_make_no_sense_are_refused(make, says):
