@@ -113,7 +113,7 @@ class Labeller(verbs.Verb):
   def __call__(
     self, solutions: Iterable[schema.Solution]
   ) -> list[schema.Solution]:
-    """Returns the solutions with labels of their steps.
+    """Returns the solutions with labels of their steps; logs the work's counts.
 
     Args:
       solutions: The solutions; in `extra` of each, `reference_answer` is the
@@ -128,7 +128,8 @@ class Labeller(verbs.Verb):
       references = references_lib.of_all(solutions)
     counts: Counter[str] = Counter()
     with self._opened(references, None, counts) as (label, _):
-      labelled, _ = label(solutions, lambda done, tokens=0: None)
+      labelled, work = label(solutions, lambda done, tokens=0: None)
+    report.counted({**work, **counts})
     return list(labelled)
 
   @property

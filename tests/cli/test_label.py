@@ -178,7 +178,9 @@ def _told(solutions):
 
 
 @pytest.mark.parametrize("kind", ["monte_carlo", "omega_prm"])
-def test_a_labeller_in_python_labels_as_its_command_does(kind, testbed, files):
+def test_a_labeller_in_python_labels_as_its_command_does(
+  kind, testbed, files, caplog
+):
   solutions = [
     dataclasses.replace(s, extra=dict(s.extra, num_tokens=5))
     for s in _solutions()
@@ -187,7 +189,10 @@ def test_a_labeller_in_python_labels_as_its_command_does(kind, testbed, files):
   assert _run(*_monte_carlo(files, kind=kind)) == 0
   kinds = dict(monte_carlo=prm_jax.MonteCarlo, omega_prm=prm_jax.OmegaPRM)
   labeller = kinds[kind]("testbed", completions=4)
+  caplog.set_level("INFO")
+  caplog.clear()
   found = _told(labeller(solutions))
+  assert re.search(r"[1-9]\d*  rollouts", caplog.text)
   assert _told(labeller(iter(solutions))) == found
   assert found and found == _told(jsonl.read_solutions(files[1]))
   alone = [dataclasses.replace(solutions[0], extra={})]
