@@ -131,8 +131,13 @@ def form(given: ml_collections.ConfigDict) -> config_files.Form:
 
 
 def prepare(config: Any, path: files.PathLike) -> None:
-  """Sets optimizers that the config leaves out to the policy's."""
+  """Sets optimizers that the config leaves out to the policy's.
+
+  A config without a monitor has the default one.
+  """
   del path
+  if "monitor" not in config:
+    config.monitor = dataclasses.asdict(hacking_monitor.MonitorConfig())
   for name in _LIKE_THE_POLICYS:
     if name not in config:
       config[name] = config.optimizer.copy_and_resolve_references()

@@ -482,7 +482,6 @@ def get_config():
   c.packing = dict(batch_size=4, sequence_length=64, share_prefixes=True)
   c.optimizer = dict(peak_lr=1e-3, warmup_steps=0)
   c.fit = dict(steps=2, log_every=1, checkpoint_every=1)
-  c.monitor = dict(action="warn")
   c.mesh = (1, 1, 1)
   return c
 """
@@ -504,7 +503,8 @@ def test_the_train_command_runs_a_config_of_reinforcement_learning(
   assert main.main([*command, "--config.fit.steps=1"]) == 0
   assert saves.saved_steps(workdir) == [1]
   assert (workdir / chat).read_text() == "{{ messages }}"
-  assert json.loads((workdir / "config.json").read_text())["program"] == "rl"
+  config = json.loads((workdir / "config.json").read_text())
+  assert config["program"] == "rl" and config["monitor"]["action"] == "warn"
   assert f"report: {workdir / 'report.html'}" in capsys.readouterr().out
   assert "A policy after 1 update<" in (workdir / "report.html").read_text()
   assert main.main([*command, "--config.credit.baseline=best"]) == 1
