@@ -41,7 +41,7 @@ from prm_jax.policy import sampler
 from prm_jax.scoring import cached_scorer
 from prm_jax.scoring import scorer
 from prm_jax.search import bill as bill_lib
-from prm_jax.search import engine as search_engine
+from prm_jax.search import engine as engine_lib
 from prm_jax.search import search_limits
 from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
@@ -186,7 +186,7 @@ def by_engine(
     for start in range(0, len(trees), at_once):
       problems = [tree.problem for tree in trees[start : start + at_once]]
       done.trees.extend(
-        search_engine.search(
+        engine_lib.search(
           *(problems, rule, writers, verifier, limits), seed=args.seed
         )
       )
