@@ -30,7 +30,7 @@ from prm_jax.models import sharding
 from prm_jax.plan import topologies
 from prm_jax.policy import drawing
 from prm_jax.policy import engine_programs
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 
 SHAPES = {
   "0.5B": model_config.ModelConfig(
@@ -74,7 +74,7 @@ def layout(slots: int, pages: int = NEW // PAGE) -> engine_shapes.Layout:
     pages: The number of pages for each slot; by default those of its budget.
   """
   prompts = 2 * slots // SAMPLES
-  N, Q = engine_lib.grouping([SAMPLES] * prompts, slots)
+  N, Q = rollout_engine.grouping([SAMPLES] * prompts, slots)
   return engine_shapes.Layout(slots // N, N, Q, slots * pages)
 
 

@@ -19,7 +19,7 @@ from jax import numpy as jnp
 import numpy as np
 
 from prm_jax.device_check import shapes
-from prm_jax.jobs import policies as policy_lib
+from prm_jax.jobs import policies
 from prm_jax.models import kinds
 from prm_jax.models import model_config
 from prm_jax.models import sharding
@@ -30,7 +30,7 @@ from prm_jax.plan import topologies
 from prm_jax.policy import drawing
 from prm_jax.policy import engine_programs
 from prm_jax.policy import page_table
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.rows import packing
 from prm_jax.scoring import cached_scorer
 from prm_jax.scoring import prefix_programs
@@ -55,7 +55,7 @@ MODELS = {
 PROMPT, COMPLETION, ROW = 512, 1024, 4096
 # In a search the longest step.
 STEP = 256
-_ENGINE = {f.name: f.default for f in dataclasses.fields(engine_lib.Engine)}
+_ENGINE = {f.name: f.default for f in dataclasses.fields(rollout_engine.Engine)}
 
 
 class Needs(NamedTuple):
@@ -224,9 +224,9 @@ def rollouts(
     tempered: Whether it samples as reinforcement learning does, else with the
       top_k and top_p that Qwen2.5's own files ask for.
   """
-  slots, page = policy_lib.SLOTS, engine_lib._Run.PAGE_TOKENS
+  slots, page = policies.SLOTS, rollout_engine._Run.PAGE_TOKENS
   # Each slot has a prompt of its own: no call has more buffers.
-  N, buffers = engine_lib.grouping([1] * slots, slots)
+  N, buffers = rollout_engine.grouping([1] * slots, slots)
   G, width = slots // N, packing.padded_length(prompt)
   num_pages = most_pages(slots, completion, page)
   state = engine_shapes.state(

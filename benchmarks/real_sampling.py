@@ -40,15 +40,15 @@ def ours(args: argparse.Namespace) -> dict[str, Any]:
   import jax
 
   from prm_jax import schema
-  from prm_jax.policy import rollout_engine as engine_lib
+  from prm_jax.policy import rollout_engine
   from prm_jax.policy import sampler
   from prm_jax.runtime import compilation_cache
 
   compilation_cache.enable()
   policy = sampler.load(args.checkpoint, compute_dtype=args.dtype)
-  engine = engine_lib.of(policy, slots=args.slots)
+  engine = rollout_engine.of(policy, slots=args.slots)
   requests = [
-    engine_lib.Request(str(i), policy.codec.prompt(start).tokens, 1)
+    rollout_engine.Request(str(i), policy.codec.prompt(start).tokens, 1)
     for i, start in enumerate(_starts(args, schema))
   ]
   sampling = sampler.Sampling(args.max_tokens, temperature=0.0)

@@ -24,10 +24,10 @@ from prm_jax import schema
 from prm_jax.policy import codecs
 from prm_jax.policy import drawing
 from prm_jax.policy import engine_programs
-from prm_jax.policy import rollout_engine as engine_lib
-from prm_jax.search import engine as search_engine
+from prm_jax.policy import rollout_engine
+from prm_jax.search import engine
 from prm_jax.search import rules
-from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_limits
 from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 from prm_jax.text import tokenizer as tokenizer_lib
@@ -105,12 +105,12 @@ def record(
     assert num == 1
     return [[_scripted(p, usable[p.problem], args.seed)] for p in prefixes]
 
-  return search_engine.search(
+  return engine.search(
     problems,
     rules.Beam(args.keep, args.expand),
     {tree_lib.POLICY: search_models.Policy(step, step)},
     search_models.Verifier(score),
-    limits_lib.Limits(max_steps=args.depth),
+    search_limits.Limits(max_steps=args.depth),
     seed=args.seed,
   )
 
@@ -205,7 +205,9 @@ def forced(
     key: The random key of the engines' calls.
   """
   names = [*ids]
-  words = np.asarray([engine_lib._rng_words(name) for name in names], np.uint32)
+  words = np.asarray(
+    [rollout_engine._rng_words(name) for name in names], np.uint32
+  )
   sizes = [len(ids[name]) for name in names]
   drawn = np.concatenate([np.arange(size) for size in sizes])
   keys = _token_keys(key, np.repeat(words, sizes, axis=0), drawn)

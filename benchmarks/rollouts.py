@@ -34,7 +34,7 @@ from prm_jax.device_check import timing
 from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import engine_programs
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler
 from prm_jax.text import segmenters
 from prm_jax.text import step_automaton
@@ -90,12 +90,12 @@ def draw_lengths(args: argparse.Namespace) -> np.ndarray:
 
 def make_requests(
   args: argparse.Namespace, wanted: Sequence[int]
-) -> list[engine_lib.Request]:
+) -> list[rollout_engine.Request]:
   """Returns requests of one completion of each wanted length."""
   random = np.random.default_rng(args.seed)
   prompts = random.integers(0, 256, (args.completions, args.prompt_tokens))
   return [
-    engine_lib.Request(str(i), prompt, 1, int(n))
+    rollout_engine.Request(str(i), prompt, 1, int(n))
     for i, (prompt, n) in enumerate(zip(prompts, wanted, strict=True))
   ]
 
@@ -109,10 +109,10 @@ def lengths(args: argparse.Namespace) -> dict[str, Any]:
   budget = sampler.Sampling(4 * args.mean_tokens)
   key = jax.random.key(args.seed)
   endless = model_checks.Endless(model.vocab_size)
-  engine = engine_lib.Engine(
+  engine = rollout_engine.Engine(
     model, params, endless, slots=args.slots, chunk=args.chunk
   )
-  did: list[engine_lib.Work] = []
+  did: list[rollout_engine.Work] = []
 
   def by_engine() -> None:
     did[:] = [engine.complete(requests, budget, key)[1]]
@@ -204,17 +204,17 @@ def imported(args: argparse.Namespace) -> dict[str, Any]:
     opened = huggingface.open_tensors(pathlib.Path(folder))
     params, _ = huggingface.load_params(opened, config.family, config.model)
     peer = transformers_generate.load(folder)
-  engine = engine_lib.Engine(
+  engine = rollout_engine.Engine(
     *(config.model, params, model_checks.Endless(shape.vocab_size)),
     slots=args.slots,
     chunk=args.chunk,
   )
   requests = [
-    engine_lib.Request(str(i), prompt, 1, int(n))
+    rollout_engine.Request(str(i), prompt, 1, int(n))
     for i, (prompt, n) in enumerate(zip(prompts, wanted, strict=True))
   ]
   budget = sampler.Sampling(4 * args.mean_tokens)
-  did: list[engine_lib.Work] = []
+  did: list[rollout_engine.Work] = []
 
   def by_engine() -> None:
     did[:] = [engine.complete(requests, budget, key)[1]]
@@ -255,7 +255,7 @@ def stops(args: argparse.Namespace) -> dict[str, Any]:
   found = step_automaton.make(tokens, segmenters.PARAGRAPH, [STOP])
   EVENTS = step_automaton.EVENTS
   blind = dataclasses.replace(found, table=found.table // EVENTS * EVENTS)
-  plain = engine_lib.Engine(
+  plain = rollout_engine.Engine(
     model,
     params,
     model_checks.Endless(model.vocab_size),
@@ -266,7 +266,7 @@ def stops(args: argparse.Namespace) -> dict[str, Any]:
   budget = sampler.Sampling(4 * args.mean_tokens)
   key = jax.random.key(args.seed)
 
-  def run(engine: engine_lib.Engine) -> None:
+  def run(engine: rollout_engine.Engine) -> None:
     _, work = engine.complete(requests, budget, key)
     assert work.decoded == int(wanted.sum())
 

@@ -36,13 +36,13 @@ from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.device_check import timing
 from prm_jax.models import transformer
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler
 from prm_jax.scoring import cached_scorer
 from prm_jax.scoring import scorer
 from prm_jax.search import bill as bill_lib
-from prm_jax.search import engine as search_engine
-from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import engine as engine_lib
+from prm_jax.search import search_limits
 from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 
@@ -82,7 +82,7 @@ SUITES = dict(
 class Policy(NamedTuple):
   """Both sides of the policy. folder: the peer's."""
 
-  engine: engine_lib.Engine
+  engine: rollout_engine.Engine
   codec: recorded.Noting
   sampling: sampler.Sampling
   key: jax.Array
@@ -101,7 +101,7 @@ def make_policy(
   tensors = huggingface.export_tensors("qwen2", config, params)
   huggingface.save(folder, "qwen2", config, tensors, dtype="float32")
   codec = recorded.Noting(model.tokenizer)
-  engine = engine_lib.Engine(
+  engine = rollout_engine.Engine(
     *(config, params, model.tokenizer),
     chunk=args.chunk,
     stop_at_step=True,
@@ -131,7 +131,7 @@ class Done(NamedTuple):
   """What our last search did: its trees, and the work of each call."""
 
   trees: list[tree_lib.Tree]
-  engine: list[engine_lib.Work]
+  engine: list[rollout_engine.Work]
   scorer: list[cached_scorer.Work]
 
 
@@ -175,7 +175,7 @@ def by_engine(
   cost = bill_lib.cost_of(prm.config, writes=False)
   verifier = search_models.Verifier(score, encode=encode, cost=cost)
   rule = recorded.Replay({tree.problem.id: tree for tree in trees})
-  limits = limits_lib.Limits(max_steps=args.depth)
+  limits = search_limits.Limits(max_steps=args.depth)
 
   def run() -> recorded.Nodes:
     for of in (*done, policy.codec.ids):
@@ -186,7 +186,7 @@ def by_engine(
     for start in range(0, len(trees), at_once):
       problems = [tree.problem for tree in trees[start : start + at_once]]
       done.trees.extend(
-        search_engine.search(
+        engine_lib.search(
           *(problems, rule, writers, verifier, limits), seed=args.seed
         )
       )
@@ -310,7 +310,7 @@ def count(
   for name, of in done.items():
     if not of.trees:
       continue
-    work = sum(of.engine, engine_lib.Work())
+    work = sum(of.engine, rollout_engine.Work())
     if work.decoded != sampled:
       raise RuntimeError(
         f"{name}: sampled {work.decoded} tokens, not {sampled}"

@@ -34,7 +34,7 @@ from prm_jax.labelling import llm_judge
 from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.records import jsonl
-from prm_jax.testbed import judge as testbed_judge
+from prm_jax.testbed import judge
 from prm_jax.training import train_run
 from prm_jax.training import train_run_config
 
@@ -76,7 +76,7 @@ def points_of_seed(
     point = dict(
       name=name,
       solutions=len(used),
-      labels=testbed_judge.chains(used)[1]["labels"],
+      labels=judge.chains(used)[1]["labels"],
       train_s=round(train_s, 1),
       measure_s=round(time.perf_counter() - start - train_s, 1),
       **measures,
@@ -104,14 +104,14 @@ def exercised_verifier(bed: testbed.Testbed) -> sampler_lib.Sampler:
   tokenizer = bed.inputs.tokenizer
   _, able = train_run.train(
     dataclasses.replace(run, fit=fit),
-    testbed_judge.exercises(bed.pool),
+    judge.exercises(bed.pool),
     tokenizer,
     bed.workdir / "exercised",
     init_from=bed.base,
   )
   model, params = train_run.train(
     run,
-    testbed_judge.chains(bed.verifier_solutions)[0],
+    judge.chains(bed.verifier_solutions)[0],
     tokenizer,
     bed.workdir / "exercised_verifier",
     init_from=able,

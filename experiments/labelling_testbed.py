@@ -34,7 +34,7 @@ from prm_jax.evaluation import processbench_metrics
 from prm_jax.evaluation import step_metrics
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import llm_judge
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.records import jsonl
 from prm_jax.runtime import config_files
@@ -43,7 +43,7 @@ from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.testbed import arithmetic
-from prm_jax.testbed import judge as testbed_judge
+from prm_jax.testbed import judge
 from prm_jax.text import tokenizer_files
 from prm_jax.training import train_config
 from prm_jax.training import train_run
@@ -178,7 +178,7 @@ class Testbed:
 
     They are about 1 % of what the demo labels.
     """
-    chains, counts = testbed_judge.chains(self.verifier_solutions)
+    chains, counts = judge.chains(self.verifier_solutions)
     print("    " + described(counts))
     run = train_run_config.from_config(self.c.verifier)
     model, params = train_run.train(
@@ -252,13 +252,13 @@ class Completer:
 
   def __init__(
     self,
-    engine: engine_lib.Engine,
+    engine: rollout_engine.Engine,
     sampling: sampler_lib.Sampling,
     key: jax.Array,
   ):
     self.engine, self.sampling, self.key = engine, sampling, key
     self.drawn: dict[str, list[schema.Solution]] = {}
-    self.work = engine_lib.Work()
+    self.work = rollout_engine.Work()
     self.seconds = 0.0
 
   def __call__(
@@ -285,7 +285,7 @@ def completer(bed: Testbed) -> Completer:
   """Returns the policy's rollouts, as test samples are drawn."""
   policy, config = bed.policy, bed.config
   return Completer(
-    engine_lib.of(policy),
+    rollout_engine.of(policy),
     config.sampling(config.temperature),
     bed.key(2),
   )

@@ -38,7 +38,7 @@ from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import rl_config
 from prm_jax.rl import rl_run_config
 from prm_jax.rl import rollout
-from prm_jax.rl import tasks as problems_lib
+from prm_jax.rl import tasks
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import config_files
 from prm_jax.runtime import files
@@ -197,8 +197,8 @@ def train(
   """Returns the curves of a run of some fields; see read_curves."""
   config = configured(models, fields)
   workdir = models.bed.workdir / name
-  problems = problems_lib.ProblemsConfig(
-    models.train, models.test, TEST_PROBLEMS, problems_lib.ARITHMETIC
+  problems = tasks.ProblemsConfig(
+    models.train, models.test, TEST_PROBLEMS, tasks.ARITHMETIC
   )
   rl_run_config.Run(config, problems).train(workdir)
   return read_curves(workdir, config.monitor)

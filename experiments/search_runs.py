@@ -45,7 +45,7 @@ from prm_jax.search import choice as choice_lib
 from prm_jax.search import engine
 from prm_jax.search import particles
 from prm_jax.search import rules
-from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_limits
 from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 from prm_jax.testbed import arithmetic
@@ -110,7 +110,7 @@ def measure(
   *,
   seed: int,
   num_samples: int,
-  limits: limits_lib.Limits,
+  limits: search_limits.Limits,
 ) -> Arrays:
   """Returns a run's numbers for each problem, the arrays' first axis.
 

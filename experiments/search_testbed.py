@@ -48,11 +48,11 @@ from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine
 from prm_jax.search import particles
 from prm_jax.search import rules
-from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_limits
 from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 from prm_jax.testbed import arithmetic
-from prm_jax.testbed import arithmetic_policy as policy_lib
+from prm_jax.testbed import arithmetic_policy
 
 GAP = 4.0
 # Whole samples of a problem: of the curves, and of its difficulty.
@@ -86,8 +86,8 @@ def settings(small: bool = False) -> ml_collections.ConfigDict:
 
 def policy(task: arithmetic.Task, seed: int) -> search_models.Policy:
   """Returns the annotator as a policy, which looks ahead by likeliest steps."""
-  annotator = policy_lib.Annotator(task, seed)
-  ahead = policy_lib.Annotator(likeliest(task), seed)
+  annotator = arithmetic_policy.Annotator(task, seed)
+  ahead = arithmetic_policy.Annotator(likeliest(task), seed)
   return search_models.Policy(
     annotator.step, annotator.whole, ahead.step, encode
   )
@@ -100,7 +100,9 @@ def encode(solution: schema.Solution) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1 << 15)
 def _encoded(problem: str, steps: tuple[str, ...]) -> np.ndarray:
-  return policy_lib.Annotator().encode(schema.Solution("", problem, steps))
+  return arithmetic_policy.Annotator().encode(
+    schema.Solution("", problem, steps)
+  )
 
 
 _SLIPS = ("slip_times_hard", "slip_times_easy", "slip_shift")
@@ -146,7 +148,9 @@ class Prm:
     self, solutions: Sequence[schema.Solution], *, seed: int, gap: float = GAP
   ) -> list[schema.StepScores]:
     """Returns the scores of each solution's steps."""
-    noisy = policy_lib.NoisyVerifier(self.noise, gap, seed, self.persistence)
+    noisy = arithmetic_policy.NoisyVerifier(
+      self.noise, gap, seed, self.persistence
+    )
     rows = []
     for solution, row in zip(solutions, noisy(solutions), strict=True):
       logits = np.asarray(row.logits)
@@ -234,7 +238,7 @@ def build(
       *(run, own, policies[run.writer], verifier, of_samples),
       seed=seed,
       num_samples=CURVE_SAMPLES + DIFFICULTY_SAMPLES,
-      limits=limits_lib.Limits(),
+      limits=search_limits.Limits(),
     )
 
   return measured

@@ -52,7 +52,7 @@ from prm_jax.search import bill as bill_lib
 from prm_jax.search import mcts
 from prm_jax.search import own_models
 from prm_jax.search import rules
-from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_limits
 from prm_jax.search import tree as tree_lib
 from prm_jax.training import train_run
 
@@ -138,7 +138,7 @@ def build(
     ),
     seed=seed,
     num_samples=c.num_samples,
-    limits=limits_lib.Limits(max_tokens=config.max_new_tokens),
+    limits=search_limits.Limits(max_tokens=config.max_new_tokens),
   )
 
 

@@ -60,7 +60,9 @@ if TYPE_CHECKING:
   from prm_jax.plan.plan import Plan as Plan
   from prm_jax.policy.sampler import Sampler as Sampler
   from prm_jax.policy.sampling import Sampling as Sampling
+  from prm_jax.records.jsonl import read_problems as read_problems
   from prm_jax.records.jsonl import read_solutions as read_solutions
+  from prm_jax.records.jsonl import write_problems as write_problems
   from prm_jax.records.jsonl import write_solutions as write_solutions
   from prm_jax.reports.compare import Compare as Compare
   from prm_jax.reports.search_page import SearchPage as SearchPage
@@ -158,10 +160,12 @@ _HOMES = dict(
   load="api",
   load_score="scoring.score_sources",
   losses="training.losses",
+  read_problems="records.jsonl",
   read_solutions="records.jsonl",
   returns="rl.returns",
   train="api",
   trajectory="text.messages",
+  write_problems="records.jsonl",
   write_solutions="records.jsonl",
 )
 __all__ = ["__version__", *_HOMES]

@@ -24,7 +24,7 @@ from prm_jax.huggingface import import_model
 from prm_jax.jobs import references
 from prm_jax.labelling import monte_carlo
 from prm_jax.models import kinds
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler
 from prm_jax.policy import sampling as sampling_lib
 from prm_jax.runtime import arguments
@@ -202,7 +202,7 @@ def _generate(
   policy: sampler.Sampler, sampling: sampling_lib.Sampling, seed: int
 ) -> schema.Generate:
   """Returns the policy as a Generate, by the engine that labelling uses."""
-  engine = engine_lib.of(policy)
+  engine = rollout_engine.of(policy)
   forks.check()
   key, chosen = jax.random.key(seed), sampling.with_defaults(policy.defaults)
   return lambda prefixes, n: engine.generate(prefixes, n, chosen, key)[0]

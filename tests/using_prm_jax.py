@@ -86,6 +86,8 @@ def sample(folder: str, file: str) -> list[prm_jax.Solution]:
   assert isinstance(policy, prm_jax.Sampler)
   problem = prm_jax.Problem("p", "2 + 3", answer="5")
   sampling = prm_jax.Sampling(max_tokens=8, temperature=0.7)
+  assert prm_jax.write_problems(file, [problem]) == 1
+  assert prm_jax.read_problems(file) == [problem]
   sampled = policy.sample(problem, n=2, sampling=sampling, seed=1)
   assert prm_jax.write_solutions(file, sampled) == 2
   assert prm_jax.read_solutions(file) == sampled

@@ -20,7 +20,7 @@ from prm_jax.device_check import timing
 from prm_jax.device_check import update_checks
 from prm_jax.device_check import workloads
 from prm_jax.models import model_config
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler
 from prm_jax.scoring import scorer
 from prm_jax.text import encoding
@@ -162,7 +162,7 @@ def _roll_out(
   """
   model, params = _loaded(name, "lm", setting.memory)
   new, prompt = (32, 32) if setting.small else (128, _PROMPT_TOKENS)
-  engine = engine_lib.Engine(
+  engine = rollout_engine.Engine(
     model,
     params,
     model_checks.Endless(model.vocab_size),
@@ -171,7 +171,7 @@ def _roll_out(
   )
   rng = np.random.default_rng(0)
   requests = [
-    engine_lib.Request(str(i), rng.integers(0, model.vocab_size, prompt), 8)
+    rollout_engine.Request(str(i), rng.integers(0, model.vocab_size, prompt), 8)
     for i in range(max(1, 2 * slots // 8))
   ]
   sampling = sampler.Sampling(new, top_p=top_p)

@@ -20,7 +20,7 @@ from prm_jax.models import attention
 from prm_jax.models import model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler
 from prm_jax.text import encoding
 from prm_jax.text import tokenizer as tokenizer_lib
@@ -242,11 +242,12 @@ def _complete(
   rng = np.random.default_rng(0)
   prompts = [rng.integers(0, SMALL.vocab_size, n) for n in (5, 17, 40)]
   params = jax.device_put(params_of("lm"))
-  engine = engine_lib.Engine(
+  engine = rollout_engine.Engine(
     SMALL, params, Endless(SMALL.vocab_size), slots=8, chunk=4
   )
   requests = [
-    engine_lib.Request(str(i), prompt, 4) for i, prompt in enumerate(prompts)
+    rollout_engine.Request(str(i), prompt, 4)
+    for i, prompt in enumerate(prompts)
   ]
   with jax.default_matmul_precision("highest"):
     completions, _ = engine.complete(requests, sampling, jax.random.key(0))

@@ -19,7 +19,7 @@ from prm_jax.device_check import timing
 from prm_jax.device_check import update_checks
 from prm_jax.models import model_config
 from prm_jax.models import transformer
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler
 from prm_jax.rows import packing
 from prm_jax.text import encoding
@@ -239,7 +239,7 @@ def generate(
 
   params, peer = _both(model, device)
   prompts = _ids(model, work.completions, work.new)
-  engine = engine_lib.Engine(
+  engine = rollout_engine.Engine(
     model,
     params,
     model_checks.Endless(model.vocab_size),
@@ -247,7 +247,8 @@ def generate(
     reserve=True,
   )
   requests = [
-    engine_lib.Request(str(i), prompt, 1) for i, prompt in enumerate(prompts)
+    rollout_engine.Request(str(i), prompt, 1)
+    for i, prompt in enumerate(prompts)
   ]
   sampling = sampler.Sampling(work.new)
   torch_ids = torch.as_tensor(prompts, device=device).long()

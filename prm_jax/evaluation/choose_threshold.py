@@ -116,9 +116,11 @@ class ChooseThreshold(verbs.Verb):
   ) -> list[acceptance.Point]:
     """Returns what each threshold gives."""
     from prm_jax.evaluation import acceptance
-    from prm_jax.search import independent_samples as samples_lib
+    from prm_jax.search import independent_samples
 
-    scores, right = samples_lib.independent(samples, "score", needs_answer=True)
+    scores, right = independent_samples.independent(
+      samples, "score", needs_answer=True
+    )
     return acceptance.curve(
       *(scores, right, self.attempts),
       confidence=self.confidence,

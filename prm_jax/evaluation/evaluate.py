@@ -13,7 +13,7 @@ from prm_jax import schema
 from prm_jax.evaluation import results as results_lib
 from prm_jax.jobs import journal_head
 from prm_jax.jobs import report
-from prm_jax.jobs import step_scores as scores_lib
+from prm_jax.jobs import step_scores as step_scores_lib
 from prm_jax.records import fields
 from prm_jax.runtime import files
 from prm_jax.runtime import verbs
@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluate(scores_lib.Source, verbs.Verb):
+class Evaluate(step_scores_lib.Source, verbs.Verb):
   """Evaluates a reward model.
 
   Args:
@@ -38,7 +38,7 @@ class Evaluate(scores_lib.Source, verbs.Verb):
     self,
     solutions: Sequence[schema.Solution],
     score: schema.Score | None = None,
-  ) -> scores_lib.Scored:
+  ) -> step_scores_lib.Scored:
     """Returns the step scores of solutions; see Source.
 
     Args:
@@ -61,7 +61,7 @@ class Evaluate(scores_lib.Source, verbs.Verb):
     Raises:
       InputError: The checkpoint or the file of scores can't be read.
     """
-    of_source = {x.name for x in dataclasses.fields(scores_lib.Source)}
+    of_source = {x.name for x in dataclasses.fields(step_scores_lib.Source)}
     options = {
       x.name: getattr(self, x.name)
       for x in dataclasses.fields(self)
@@ -113,7 +113,7 @@ class Job(verbs.Value):
     return None if output == verbs.STDOUT else results_lib.samples_path(output)
 
   def check(
-    self, inputs: Iterable[files.PathLike], source: scores_lib.Source
+    self, inputs: Iterable[files.PathLike], source: step_scores_lib.Source
   ) -> None:
     """Refuses outputs that would replace other files, before any work.
 

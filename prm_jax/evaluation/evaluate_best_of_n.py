@@ -12,7 +12,7 @@ from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import result_tables
 from prm_jax.evaluation import results as results_lib
 from prm_jax.grading import pool
-from prm_jax.jobs import step_scores as scores_lib
+from prm_jax.jobs import step_scores
 from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
 from prm_jax.text import answers
@@ -118,7 +118,7 @@ class EvaluateBestOfN(evaluate.Evaluate):
       grading=grading,
     )
     references = [s.extra.get(schema.REFERENCE) for s in solutions]
-    samples = scores_lib.samples(solutions, scored, given, references)
+    samples = step_scores.samples(solutions, scored, given, references)
     picked = {int(row[voting.best(ranking[row].tolist())]) for row in index}
     used = set(index.ravel().tolist())
     for i, (sample, s) in enumerate(zip(samples, solutions, strict=True)):

@@ -11,7 +11,7 @@ from prm_jax import schema
 from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import result_tables
 from prm_jax.evaluation import results as results_lib
-from prm_jax.jobs import step_scores as scores_lib
+from prm_jax.jobs import step_scores
 from prm_jax.runtime import verbs
 
 _logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class EvaluatePRMBench(evaluate.Evaluate):
     controls = {s.id: s for s in map(prmbench_metrics.control, solutions) if s}
     more = [s for s in controls.values() if s.id not in seen]
     if self.scores is not None and score is None:
-      records = scores_lib.read_records(self.scores, self.field)
+      records = step_scores.read_records(self.scores, self.field)
       scored_ids = {identity for _, identity, *_ in records}
       left_out = sum(s.id not in scored_ids for s in more)
       if left_out:
@@ -99,7 +99,7 @@ class EvaluatePRMBench(evaluate.Evaluate):
       [i for i, label in enumerate(s.labels or ()) if label == 0]
       for s in solutions
     ]
-    samples = scores_lib.samples(solutions, scored, wrong, truth)
+    samples = step_scores.samples(solutions, scored, wrong, truth)
     for sample, s in zip(samples, solutions, strict=True):
       sample["classification"] = s.extra["classification"]
     return results_lib.Evaluation(results, samples)

@@ -13,7 +13,7 @@ from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import labelled_scores
 from prm_jax.evaluation import result_tables
 from prm_jax.evaluation import results as results_lib
-from prm_jax.jobs import step_scores as scores_lib
+from prm_jax.jobs import step_scores
 
 _logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class EvaluateProcessBench(evaluate.Evaluate):
       for rule in ("fixed", "tuned")
     )
     targets = [error for errors in truth.values() for error in errors]
-    samples = scores_lib.samples(flat, scored, fixed, targets)
+    samples = step_scores.samples(flat, scored, fixed, targets)
     names = [name for name, x in subsets.items() for _ in x]
     for sample, name, prediction in zip(samples, names, tuned, strict=True):
       sample["subset"] = name
@@ -138,7 +138,7 @@ class EvaluateProcessBench(evaluate.Evaluate):
     return results_lib.Evaluation(results, samples)
 
   def _predictions(
-    self, scored: scores_lib.Scored, measured: dict[str, Any] | None
+    self, scored: step_scores.Scored, measured: dict[str, Any] | None
   ) -> list[int | None]:
     """Returns the first errors that a measured threshold predicts.
 

@@ -12,7 +12,7 @@ from prm_jax import schema
 from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import result_tables
 from prm_jax.evaluation import results as results_lib
-from prm_jax.jobs import step_scores as scores_lib
+from prm_jax.jobs import step_scores as step_scores_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,9 @@ class EvaluateSteps(evaluate.Evaluate):
       }
     truth = step_metrics.judged_steps(scored.step_scores, labels).first_error
     predicted = step_metrics.predicted_first_errors(scored.step_scores, 0.5)
-    samples = scores_lib.samples(solutions, scored, predicted.tolist(), truth)
+    samples = step_scores_lib.samples(
+      solutions, scored, predicted.tolist(), truth
+    )
     return results_lib.Evaluation(results, samples)
 
   def run(self, job: evaluate.SolutionsJob) -> None:

@@ -11,7 +11,7 @@ from prm_jax import schema
 from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import result_tables
 from prm_jax.evaluation import results as results_lib
-from prm_jax.jobs import step_scores as scores_lib
+from prm_jax.jobs import step_scores as step_scores_lib
 from prm_jax.records import fields
 from prm_jax.runtime import verbs
 
@@ -103,7 +103,9 @@ class EvaluateTurns(evaluate.Evaluate):
       scored.step_scores, schema.THRESHOLD
     )
     truth = [turn_metrics.first_error(x) for x in ratings]
-    samples = scores_lib.samples(solutions, scored, predicted.tolist(), truth)
+    samples = step_scores_lib.samples(
+      solutions, scored, predicted.tolist(), truth
+    )
     for sample, rated, s in zip(samples, ratings, solutions, strict=True):
       sample["ratings"] = list(rated)
       sample |= fields.given(

@@ -13,7 +13,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.jobs import step_scores as scores_lib
+from prm_jax.jobs import step_scores
 from prm_jax.records import fields
 from prm_jax.runtime import files
 
@@ -38,7 +38,7 @@ def read(
   """
   name_of_file = pathlib.Path(path).name.partition(".")[0]
   subsets: dict[str, list[schema.Solution]] = {}
-  for where, identity, record, row in scores_lib.read_records(path, field):
+  for where, identity, record, row in step_scores.read_records(path, field):
     texts = isinstance(record.get("steps"), list)
     solution = schema.Solution(
       identity,

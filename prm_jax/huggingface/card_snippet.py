@@ -19,7 +19,7 @@ from prm_jax.huggingface import card_scoring
 from prm_jax.models import model_config
 from prm_jax.text import encoding
 from prm_jax.text import own_form
-from prm_jax.text import policy_templates
+from prm_jax.text import policy_text
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
@@ -132,7 +132,7 @@ def _form(
       step = [templates.STEP, separator, templates.READ]
     return _one_by_one(opening, step, tokenizer)
   has_file = (folder / "tokenizer.json").is_file()
-  if isinstance(template, policy_templates.PolicyTemplate):
+  if isinstance(template, policy_text.PolicyTemplate):
     return _one_chat(template) if has_file else None
   assert isinstance(template, templates.PromptTemplate)
   if templates.CUT in template.step:
@@ -231,7 +231,7 @@ def _one_text(template: templates.PromptTemplate) -> Form | None:
   return Form("tokenizers", lines)
 
 
-def _one_chat(template: policy_templates.PolicyTemplate) -> Form:
+def _one_chat(template: policy_text.PolicyTemplate) -> Form:
   """Returns the form of a policy's template, as one text."""
   lines = ["problem = problem.strip()"] if template.strips else []
   opening, between = _code(template.opening), _literal(template.separator)

@@ -22,6 +22,7 @@ from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 from prm_jax.runtime import limited_process
 from prm_jax.text import policy_templates
+from prm_jax.text import policy_text
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import trial_texts
@@ -89,7 +90,7 @@ def policy_template(
   *,
   system: str | None = None,
   thinking: bool | None = None,
-) -> policy_templates.PolicyTemplate:
+) -> policy_text.PolicyTemplate:
   """Returns a folder's chat template as data.
 
   Args:
@@ -108,7 +109,7 @@ def policy_template(
   chat = Chat(folder, text, token_names.special(folder), system, thinking)
   parts, strips, end = chat.read(names)
   thinks = all(name in names for name in THINK)
-  template = policy_templates.PolicyTemplate(
+  template = policy_text.PolicyTemplate(
     "chat", parts, (end,), strips=strips, thinking=THINK if thinks else ()
   )
   _check_ids(folder, template, tokenizer, names)
@@ -116,7 +117,7 @@ def policy_template(
 
 
 def _known(
-  template: policy_templates.PolicyTemplate,
+  template: policy_text.PolicyTemplate,
   system: str | None,
   thinking: bool | None,
 ) -> str:
@@ -359,7 +360,7 @@ def joined(
 
 def _check_ids(
   folder: pathlib.Path,
-  template: policy_templates.PolicyTemplate,
+  template: policy_text.PolicyTemplate,
   tokenizer: tokenizer_lib.Tokenizer,
   names: Sequence[str],
 ) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
   from prm_jax.huggingface import import_model
   from prm_jax.huggingface import import_policy
   from prm_jax.huggingface import model_card
-  from prm_jax.text import policy_templates
+  from prm_jax.text import policy_text
 
 _logger = logging.getLogger(__name__)
 # The options of a policy alone.
@@ -152,6 +152,7 @@ class Import(verbs.Verb):
     """
     from prm_jax.models import kinds
     from prm_jax.text import policy_templates
+    from prm_jax.text import policy_text
 
     imported = self()
     program, how = imported.description.program, imported.how
@@ -159,7 +160,7 @@ class Import(verbs.Verb):
     kind = "a policy, or what a training run starts from"
     if program not in kinds.POLICIES:
       kind = f"{kinds.with_article(program)}, read as {template.name}"
-    elif isinstance(template, policy_templates.PolicyTemplate):
+    elif isinstance(template, policy_text.PolicyTemplate):
       policy, kind = template, f"a policy, {_prompted(template)}"
     _logger.info(f"{self.to}: {imported.family}, {kind}")
     if policy_templates.lacks_temperature(template, how.sampling):
@@ -185,7 +186,7 @@ class Import(verbs.Verb):
       _verify(imported, pathlib.Path(self.to))
 
 
-def _prompted(template: policy_templates.PolicyTemplate) -> str:
+def _prompted(template: policy_text.PolicyTemplate) -> str:
   """Returns how a policy is prompted, what ends it and how it is cut."""
   from prm_jax.text import segmenters
 

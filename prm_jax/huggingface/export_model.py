@@ -40,7 +40,7 @@ from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.text import encoding
 from prm_jax.text import encoding_records
 from prm_jax.text import own_form
-from prm_jax.text import policy_templates
+from prm_jax.text import policy_text
 from prm_jax.text import segmenters
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
@@ -258,9 +258,7 @@ def _with_example(
 ) -> model_card.Facts:
   """Returns what the card says with an example, scored by exported numbers."""
   solution, tokenizer = model_card.EXAMPLE, scorer.tokenizer
-  unlimited = dataclasses.replace(scorer.encoding, max_tokens=None)
-  encoded = encoding.encode_solution(solution, tokenizer, unlimited)
-  assert encoded is not None, "there is no limit that it could exceed"
+  encoded = encoding.encode_whole(solution, tokenizer, scorer.encoding)
   scored = scorer.score(solution.problem, solution.steps)
   facts = dataclasses.replace(
     facts,
@@ -277,7 +275,7 @@ def _with_example(
     ),
   )
   own = scorer.encoding.template
-  if isinstance(own, policy_templates.PolicyTemplate):
+  if isinstance(own, policy_text.PolicyTemplate):
     facts = dataclasses.replace(
       facts, strips=own.strips, thinking=own.thinking, refuses=own.refuses
     )
@@ -289,7 +287,7 @@ def _with_example(
 
 
 def _as_parts(
-  template: policy_templates.PolicyTemplate,
+  template: policy_text.PolicyTemplate,
 ) -> templates.PromptTemplate:
   """Returns a policy's template as parts, for a reader of the card."""
   first_step = (templates.STEP, templates.READ)

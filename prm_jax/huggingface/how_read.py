@@ -19,7 +19,7 @@ from prm_jax.runtime import foreign_files
 from prm_jax.text import encoding
 from prm_jax.text import encoding_records
 from prm_jax.text import foreign_tokenizers
-from prm_jax.text import policy_templates
+from prm_jax.text import policy_text
 from prm_jax.text import segmenters
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
@@ -128,7 +128,7 @@ def cut_by(
       language model of which that isn't decided.
   """
   template = how.encoding.template
-  if isinstance(template, policy_templates.PolicyTemplate) and (
+  if isinstance(template, policy_text.PolicyTemplate) and (
     how.kind.writes or template.closing
   ):
     template = import_policy.cut_by(template, segmenter)

@@ -13,6 +13,7 @@ from prm_jax.huggingface import generation_config
 from prm_jax.huggingface import token_names
 from prm_jax.runtime import checks
 from prm_jax.text import policy_templates
+from prm_jax.text import policy_text
 from prm_jax.text import segmenters
 from prm_jax.text import tokenizer as tokenizer_lib
 
@@ -71,7 +72,7 @@ class Policy:
       "name=value".
   """
 
-  template: policy_templates.PolicyTemplate
+  template: policy_text.PolicyTemplate
   sampling: Mapping[str, float]
   ignored: tuple[str, ...]
 
@@ -101,7 +102,7 @@ def read(
 
 def read_saved(
   folder: pathlib.Path,
-  template: policy_templates.PolicyTemplate,
+  template: policy_text.PolicyTemplate,
   sampling: Mapping[str, float],
   options: Options,
 ) -> Policy | None:
@@ -134,8 +135,8 @@ def read_saved(
 
 
 def cut_by(
-  template: policy_templates.PolicyTemplate, segmenter: segmenters.Segmenter
-) -> policy_templates.PolicyTemplate:
+  template: policy_text.PolicyTemplate, segmenter: segmenters.Segmenter
+) -> policy_text.PolicyTemplate:
   """Returns a template whose texts are cut into steps by a segmenter."""
   between = segmenters.between(segmenter)
   return dataclasses.replace(template, segmenter=segmenter, separator=between)
@@ -146,7 +147,7 @@ def _template(
   tokenizer: tokenizer_lib.Tokenizer,
   options: Options,
   ends: Sequence[str],
-) -> policy_templates.PolicyTemplate:
+) -> policy_text.PolicyTemplate:
   """Returns the template that was named, or that of the folder."""
   name = options.policy_template or AUTO
   is_chat = name in policy_templates.CHATS

@@ -15,7 +15,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import token_names
-from prm_jax.text import policy_templates
+from prm_jax.text import policy_text
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import trial_texts
@@ -31,7 +31,7 @@ def template(
   *,
   pad: int | None,
   system: str | None = None,
-) -> policy_templates.PolicyTemplate:
+) -> policy_text.PolicyTemplate:
   """Returns how an ORM's folder says that a solution is read.
 
   Args:
@@ -67,7 +67,7 @@ def template(
     after.pop()
   thinks = all(name in names for name in chat_templates.THINK)
   opened = opening.replace(chat_templates.SYSTEM, system)
-  read = policy_templates.PolicyTemplate(
+  read = policy_text.PolicyTemplate(
     "chat",
     chat_templates.parts_of(opening, names, system),
     tuple(ends),
@@ -218,7 +218,7 @@ def _differ(
 
 def _check_ids(
   folder: pathlib.Path,
-  template: policy_templates.PolicyTemplate,
+  template: policy_text.PolicyTemplate,
   tokenizer: tokenizer_lib.Tokenizer,
 ) -> None:
   """Refuses a template whose text, encoded whole, has other ids than its parts.
@@ -256,7 +256,7 @@ def _check_ids(
 
 def _check_padding(
   folder: pathlib.Path,
-  template: policy_templates.PolicyTemplate,
+  template: policy_text.PolicyTemplate,
   tokenizer: tokenizer_lib.Tokenizer,
   pad: int | None,
 ) -> None:

@@ -15,7 +15,7 @@ from prm_jax.huggingface import outcome_chat
 from prm_jax.runtime import foreign_files
 from prm_jax.text import encoding
 from prm_jax.text import own_form
-from prm_jax.text import policy_templates
+from prm_jax.text import policy_text
 from prm_jax.text import segmenters
 from prm_jax.text import templates
 from prm_jax.text import tokenizer as tokenizer_lib
@@ -93,7 +93,7 @@ def how_of_policy(
   if foreign_files.find(source, how_read.ENCODING_FILE):
     saved = how_read.of_export(config, tensors, source)
     own = saved.encoding.template
-    if not isinstance(own, policy_templates.PolicyTemplate) or (
+    if not isinstance(own, policy_text.PolicyTemplate) or (
       not saved.kind.writes
     ):
       raise errors.InputError(

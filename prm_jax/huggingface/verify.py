@@ -31,7 +31,6 @@ from prm_jax.models import kinds
 from prm_jax.models import transformer
 from prm_jax.rows import packing
 from prm_jax.scoring import saved
-from prm_jax.text import encoding
 
 SOLUTIONS = (
   model_card.EXAMPLE,
@@ -125,11 +124,9 @@ def _our_scores(
 ) -> tuple[list[_Ids], list[_Ids], list[np.ndarray]]:
   """Returns each solution's ids, the places of its steps, and their scores."""
   scorer = saved.load(checkpoint, compute_dtype="float32")
-  unlimited = dataclasses.replace(scorer.encoding, max_tokens=None)
   texts, places = [], []
   for solution in SOLUTIONS:
-    encoded = encoding.encode_solution(solution, scorer.tokenizer, unlimited)
-    assert encoded is not None, "there is no limit that it could exceed"
+    encoded = scorer.encode(solution)
     texts.append(encoded.tokens)
     places.append(encoded.step_end)
   with jax.default_matmul_precision("highest"):

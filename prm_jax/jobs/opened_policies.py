@@ -13,7 +13,7 @@ import jax
 from prm_jax import errors
 from prm_jax import remote
 from prm_jax.jobs import policies
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampling as sampling_lib
 from prm_jax.text import segmenters
 
@@ -74,7 +74,7 @@ def _in_engine(
   counts: Counter[str],
 ) -> policies.Writer:
   loaded, found, known = policy.loaded(sampling, seed)
-  engine = engine_lib.of(loaded, slots=policy.slots or policies.SLOTS)
+  engine = rollout_engine.of(loaded, slots=policy.slots or policies.SLOTS)
   key = jax.random.key(seed)
 
   def complete(prefixes, n, tell):

@@ -11,7 +11,7 @@ import pathlib
 from prm_jax import schema
 from prm_jax.grading import pool
 from prm_jax.jobs import job_inputs
-from prm_jax.jobs import policies as policy_lib
+from prm_jax.jobs import policies
 from prm_jax.jobs import report
 from prm_jax.policy import sampling as sampling_lib
 from prm_jax.runtime import files
@@ -53,7 +53,7 @@ class Sample(pool.Graded, verbs.Verb):
       --output=samples.jsonl --n=4
   """
 
-  policy: policy_lib.Policy | files.PathLike = dataclasses.field(
+  policy: policies.Policy | files.PathLike = dataclasses.field(
     metadata=dict(also=("checkpoint",))
   )
   n: verbs.Count = 16
@@ -64,8 +64,8 @@ class Sample(pool.Graded, verbs.Verb):
   compiles = True
 
   @property
-  def _policy(self) -> policy_lib.Policy:
-    return verbs.made(policy_lib.Policy, self.policy)
+  def _policy(self) -> policies.Policy:
+    return verbs.made(policies.Policy, self.policy)
 
   def __call__(
     self, problems: Sequence[schema.Problem]
@@ -93,7 +93,7 @@ class Sample(pool.Graded, verbs.Verb):
     read = [job.input.path]
     read += [] if is_server else [files.local_path(self._policy.source)]
     outputs.check(dict(output=job.output), read)
-    replies = policy_lib.replies_path(job.output) if is_server else None
+    replies = policies.replies_path(job.output) if is_server else None
     outputs.check(dict(output=replies), read)
     problems = job.input.read(schema.STATISTICS)
     counts: Counter[str] = Counter()
@@ -131,7 +131,7 @@ class Sample(pool.Graded, verbs.Verb):
     """Returns the solutions that a folder's policy writes."""
     import jax
 
-    from prm_jax.policy import rollout_engine as engine_lib
+    from prm_jax.policy import rollout_engine
 
     policy, slots = self._policy.load(), self._policy.slots
     report.computed(dict(policy=policy.config.compute_dtype))
@@ -145,7 +145,7 @@ class Sample(pool.Graded, verbs.Verb):
       with progress.showing("sample", total, first=first) as update:
         return policy.generate(starts, self.n, sampling, key, update)
     # Texts of a published policy differ in length, which slots are for.
-    engine = engine_lib.of(policy, slots=slots or policy_lib.SLOTS)
+    engine = rollout_engine.of(policy, slots=slots or policies.SLOTS)
     with progress.showing("sample", total, first=progress.COMPILING) as update:
 
       def tell(done: int, tokens: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TYPE_CHECKING
 from prm_jax import schema
 from prm_jax.jobs import job_inputs
 from prm_jax.jobs import report
-from prm_jax.jobs import reward_models as checkpoint_lib
+from prm_jax.jobs import reward_models
 from prm_jax.jobs import shards
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
@@ -56,7 +56,7 @@ class Score(verbs.Verb):
       --output=scores.jsonl
   """
 
-  checkpoint: checkpoint_lib.RewardModel | files.PathLike
+  checkpoint: reward_models.RewardModel | files.PathLike
   layout: Literal["padded", "packed", "tree"] = "padded"
 
   compiles = True
@@ -67,8 +67,8 @@ class Score(verbs.Verb):
     return self._model.load(self.layout)
 
   @property
-  def _model(self) -> checkpoint_lib.RewardModel:
-    return verbs.made(checkpoint_lib.RewardModel, self.checkpoint)
+  def _model(self) -> reward_models.RewardModel:
+    return verbs.made(reward_models.RewardModel, self.checkpoint)
 
   def __call__(
     self, solutions: Sequence[schema.Solution]

@@ -15,7 +15,7 @@ from typing import Any, TYPE_CHECKING
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.jobs import reward_models as checkpoint_lib
+from prm_jax.jobs import reward_models
 from prm_jax.jobs import score as score_lib
 from prm_jax.records import fields
 from prm_jax.records import record_files
@@ -73,7 +73,7 @@ class Source(verbs.Value):
       else the first with a list of numbers).
   """
 
-  checkpoint: checkpoint_lib.RewardModel | None = None
+  checkpoint: reward_models.RewardModel | None = None
   scores: verbs.Named | None = None
   field: str | None = None
 

@@ -16,7 +16,7 @@ from prm_jax import schema
 from prm_jax.jobs import job_inputs
 from prm_jax.jobs import journal
 from prm_jax.jobs import journaled
-from prm_jax.jobs import policies as policy_lib
+from prm_jax.jobs import policies
 from prm_jax.jobs import references as references_lib
 from prm_jax.jobs import report
 from prm_jax.policy import sampling as sampling_lib
@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 
 # Labels solutions, and tells of the completions that it has drawn.
 Label = Callable[
-  [Sequence[schema.Solution], policy_lib.Tell],
+  [Sequence[schema.Solution], policies.Tell],
   tuple[Sequence[schema.Solution], Mapping[str, int]],
 ]
 
@@ -78,7 +78,7 @@ class Labeller(verbs.Verb):
     seed: The seed of all random numbers.
   """
 
-  policy: policy_lib.Policy | files.PathLike
+  policy: policies.Policy | files.PathLike
   sampling: sampling_lib.Sampling = dataclasses.field(
     default_factory=sampling_lib.Sampling
   )
@@ -97,7 +97,7 @@ class Labeller(verbs.Verb):
 
   def _labelling(
     self,
-    writer: policy_lib.Writer,
+    writer: policies.Writer,
     references: Mapping[str, str],
     counts: Counter[str],
   ) -> contextlib.AbstractContextManager[Label]:
@@ -113,7 +113,7 @@ class Labeller(verbs.Verb):
   def __call__(
     self, solutions: Iterable[schema.Solution]
   ) -> list[schema.Solution]:
-    """Returns the solutions with labels of their steps.
+    """Returns the solutions with labels of their steps; logs the work's counts.
 
     Args:
       solutions: The solutions; in `extra` of each, `reference_answer` is the
@@ -128,12 +128,13 @@ class Labeller(verbs.Verb):
       references = references_lib.of_all(solutions)
     counts: Counter[str] = Counter()
     with self._opened(references, None, counts) as (label, _):
-      labelled, _ = label(solutions, lambda done, tokens=0: None)
+      labelled, work = label(solutions, lambda done, tokens=0: None)
+    report.counted({**work, **counts})
     return list(labelled)
 
   @property
-  def _policy(self) -> policy_lib.Policy:
-    return verbs.made(policy_lib.Policy, self.policy)
+  def _policy(self) -> policies.Policy:
+    return verbs.made(policies.Policy, self.policy)
 
   @contextlib.contextmanager
   def _opened(
@@ -141,7 +142,7 @@ class Labeller(verbs.Verb):
     references: Mapping[str, str],
     replies: pathlib.Path | None,
     counts: Counter[str],
-  ) -> Iterator[tuple[Label, policy_lib.Writer]]:
+  ) -> Iterator[tuple[Label, policies.Writer]]:
     from prm_jax.jobs import opened_policies
 
     how = self._policy, self.sampling, self.seed, replies, counts
@@ -169,7 +170,7 @@ class Labeller(verbs.Verb):
       known = self._policy.asked(self.sampling) | claim | dict(seed=self.seed)
       journal.check(job.output, task.solutions, known)
     counts: Counter[str] = Counter()
-    replies = policy_lib.replies_path(job.output)
+    replies = policies.replies_path(job.output)
     with self._opened(task.references, replies, counts) as (label, writer):
       report.computed(dict(policy=writer.compute_dtype))
       start = time.perf_counter()
@@ -300,7 +301,7 @@ def _cost(work: Mapping[str, int]) -> str:
 
 
 def _check_outputs(
-  job: LabelJob, policy: policy_lib.Policy, problems: files.PathLike | None
+  job: LabelJob, policy: policies.Policy, problems: files.PathLike | None
 ) -> None:
   """Refuses an output, or what is written beside it, that harms an input."""
   read = [job.input.stored_at, problems]
@@ -309,6 +310,6 @@ def _check_outputs(
   for path in (
     job.output,
     journal.path_of(job.output),
-    policy_lib.replies_path(job.output),
+    policies.replies_path(job.output),
   ):
     outputs.check(dict(output=path), read)

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 from typing import Any
 
-from prm_jax.jobs import policies as policy_lib
+from prm_jax.jobs import policies
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import label_job
 from prm_jax.labelling import llm_judge
@@ -71,7 +71,7 @@ class Judge(label_job.Labeller):
   @contextlib.contextmanager
   def _labelling(
     self,
-    writer: policy_lib.Writer,
+    writer: policies.Writer,
     references: Mapping[str, str],
     counts: Counter[str],
   ) -> Iterator[label_job.Label]:

@@ -10,7 +10,7 @@ import logging
 from typing import Any, ClassVar
 
 from prm_jax.grading import pool
-from prm_jax.jobs import policies as policy_lib
+from prm_jax.jobs import policies
 from prm_jax.labelling import label_job
 from prm_jax.labelling import monte_carlo
 from prm_jax.labelling import omega_prm
@@ -62,7 +62,7 @@ class _ByRollouts(pool.Graded, label_job.Labeller):
   @contextlib.contextmanager
   def _labelling(
     self,
-    writer: policy_lib.Writer,
+    writer: policies.Writer,
     references: Mapping[str, str],
     counts: Counter[str],
   ) -> Iterator[label_job.Label]:

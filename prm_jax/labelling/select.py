@@ -11,7 +11,7 @@ from prm_jax import schema
 from prm_jax.jobs import job_inputs
 from prm_jax.jobs import report
 from prm_jax.jobs import shards
-from prm_jax.jobs import step_scores as scores_lib
+from prm_jax.jobs import step_scores
 from prm_jax.labelling import label_job
 from prm_jax.runtime import outputs
 from prm_jax.runtime import verbs
@@ -38,7 +38,7 @@ class SelectJob(shards.Sharded):
 
 
 @dataclasses.dataclass(frozen=True)
-class Select(scores_lib.Source, verbs.Verb):
+class Select(step_scores.Source, verbs.Verb):
   """Chooses which solutions to label next: mostly convincing wrong ones.
 
   Args:

@@ -24,7 +24,6 @@ from prm_jax.models import matmul
 from prm_jax.models import model_config
 
 Params = Any
-HEADS = ("lm", "step", "outcome", "value")
 # A window that is longer than any path: that of the layers without a window in
 # a model whose other layers have one.
 _WHOLE_PATH = 1 << 30

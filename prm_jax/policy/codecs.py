@@ -151,6 +151,9 @@ class Codec(Protocol):
     ...
 
 
+_OWN = encoding.EncodingConfig(template=own_form.OWN)
+
+
 class SeparatorCodec:
   """Our own form: bos, the problem, and a separator after it and each step.
 
@@ -163,9 +166,7 @@ class SeparatorCodec:
     self.ends: tuple[int, ...] = (tokenizer.eos,)
 
   def prompt(self, prefix: schema.Solution) -> Prompt:
-    unlimited = encoding.EncodingConfig(max_tokens=None, template=own_form.OWN)
-    encoded = encoding.encode_solution(prefix, self.tokenizer, unlimited)
-    assert encoded is not None  # there is no limit that it could exceed
+    encoded = encoding.encode_whole(prefix, self.tokenizer, _OWN)
     at = encoded.prompt_tokens
     return Prompt(encoded.tokens[:at], encoded.tokens[at:])
 
@@ -196,7 +197,7 @@ class SeparatorCodec:
     self, prefix: schema.Solution, prompt: Prompt, tokens: np.ndarray, why: str
   ) -> Read:
     del prompt, why
-    steps, _ = own_form.split_steps(tokens, self.tokenizer)
+    steps = own_form.split_steps(tokens, self.tokenizer)
     return Read((*prefix.steps, *steps))
 
   def places(self, tokens: np.ndarray) -> Places:

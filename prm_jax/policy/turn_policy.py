@@ -18,7 +18,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.policy import sampling as sampling_lib
 from prm_jax.runtime import json_text
@@ -102,7 +102,7 @@ class TurnPolicy:
     given = sampling or sampling_lib.Sampling()
     self.sampling = given.with_defaults(policy.defaults)
     self._key = jax.random.key(seed)
-    self._engine = engine_lib.of(policy)
+    self._engine = rollout_engine.of(policy)
     self._ends = {*template.end_ids(policy.tokenizer)}
     self._bytes = token_bytes.token_bytes(
       policy.tokenizer, visible=_names(self.conversation, template.ends)
@@ -139,7 +139,7 @@ class TurnPolicy:
       left = (i for i in prompts if i not in turns)
       one_each = {seeds[i]: i for i in left}
       requests = [
-        engine_lib.Request(str(seed), prompts[i], 1)
+        rollout_engine.Request(str(seed), prompts[i], 1)
         for seed, i in one_each.items()
       ]
       rows, _ = self._engine.complete(requests, self.sampling, self._key)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from prm_jax import client as client_lib
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.remote import endpoint as endpoint_lib
 from prm_jax.remote import parts
 from prm_jax.remote import reply_journal
@@ -25,7 +25,7 @@ from prm_jax.runtime import side_threads
 
 Record = dict[str, Any]
 # What is completed, with an id of its own in a call.
-Asked = TypeVar("Asked", schema.Solution, engine_lib.Request)
+Asked = TypeVar("Asked", schema.Solution, rollout_engine.Request)
 # Fields that not every server knows: one that refuses it may name it.
 _FIXES = {
   "continue_final_message": (

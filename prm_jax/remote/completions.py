@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.remote import asking
 from prm_jax.remote import endpoint as endpoint_lib
@@ -29,7 +29,7 @@ from prm_jax.text import solution_texts
 
 Record = dict[str, Any]
 # What is completed, with an id of its own in a call.
-Asked = TypeVar("Asked", schema.Solution, engine_lib.Request)
+Asked = TypeVar("Asked", schema.Solution, rollout_engine.Request)
 _T = TypeVar("_T")
 
 
@@ -167,7 +167,7 @@ class Client:
 
   def complete(
     self,
-    requests: Sequence[engine_lib.Request],
+    requests: Sequence[rollout_engine.Request],
     sampling: sampler_lib.Sampling,
     seed: int,
     *,
@@ -213,11 +213,11 @@ class Client:
       fixed["stop_token_ids"] = [*ends]
     fields = {**self.endpoint.options, "model": self.endpoint.model}
 
-    def budget(asked: engine_lib.Request) -> int:
+    def budget(asked: rollout_engine.Request) -> int:
       most = sampling.max_tokens
       return most if asked.max_tokens is None else min(asked.max_tokens, most)
 
-    def request(asked: engine_lib.Request, part: parts.Part) -> Record:
+    def request(asked: rollout_engine.Request, part: parts.Part) -> Record:
       own = dict(
         prompt=[int(i) for i in asked.prompt],
         seed=_seed(seed, asked.id, *part.numbers),

@@ -67,10 +67,10 @@ class SearchPage(verbs.Verb):
       job: The files.
     """
     from prm_jax.reports import html
-    from prm_jax.search import search_results as results_lib
+    from prm_jax.search import search_results
 
     outputs.check(dict(output=job.output), [job.input])
-    results = results_lib.read(job.input)
+    results = search_results.read(job.input)
     html.write(job.output, self(results))
     of = len(self._shown(results))
     num = min(of, self.limit)

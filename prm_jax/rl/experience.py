@@ -18,7 +18,7 @@ import numpy as np
 from prm_jax import schema
 from prm_jax.models import transformer
 from prm_jax.policy import codecs
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.rl import baselines
 from prm_jax.rl import credit as credit_lib
 from prm_jax.rl import policy_losses
@@ -184,8 +184,8 @@ class Collector:
       f" {shape.batch_size} x {shape.sequence_length} tokens"
     )
 
-  def engine(self, params: Any) -> engine_lib.Engine:
-    return engine_lib.Engine(
+  def engine(self, params: Any) -> rollout_engine.Engine:
+    return rollout_engine.Engine(
       self.models.policy,
       updates.policy_of(params),
       self.codec.tokenizer,
@@ -195,7 +195,9 @@ class Collector:
       codec=self.codec,
     )
 
-  def sample(self, state: State) -> tuple[rollout_lib.Sampled, engine_lib.Work]:
+  def sample(
+    self, state: State
+  ) -> tuple[rollout_lib.Sampled, rollout_engine.Work]:
     """Returns the solutions that the state's policy samples."""
     step = int(state.step)
     numbers = rollout_lib.chosen(

@@ -91,7 +91,9 @@ class RLConfig:
   critic_optimizer: optimizer_lib.OptimizerConfig
   implicit_optimizer: optimizer_lib.OptimizerConfig
   fit: loop.FitConfig
-  monitor: hacking_monitor.MonitorConfig
+  monitor: hacking_monitor.MonitorConfig = dataclasses.field(
+    default_factory=hacking_monitor.MonitorConfig
+  )
   program: str = "rl"
   model: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
   reference: str = ""

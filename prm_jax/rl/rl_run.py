@@ -27,7 +27,7 @@ from prm_jax.rl import rl_config
 from prm_jax.rl import rl_program
 from prm_jax.rl import roles as roles_lib
 from prm_jax.rl import sample_files
-from prm_jax.rl import tasks as problems_lib
+from prm_jax.rl import tasks
 from prm_jax.rl import updates
 from prm_jax.training import loop
 from prm_jax.training import program as program_lib
@@ -64,7 +64,7 @@ def check(
       verifier, or a held-out problem is trained on.
   """
   _mesh(config)
-  problems_lib.check_disjoint(problems, held_out)
+  tasks.check_disjoint(problems, held_out)
   errors.raise_first(_misfits(config.rewards, problems, verifier))
 
 
@@ -81,7 +81,7 @@ def _misfits(
   verifier: rewards_lib.Verifier,
 ) -> Iterator[str]:
   """Yields which rewards problems and verifier can't give."""
-  answered = any(map(problems_lib.has_answer, problems))
+  answered = any(map(tasks.has_answer, problems))
   if rewards.verifier and verifier.needs_answers and not answered:
     yield (
       f"problems.train: none of its {len(problems):,} problems has an answer,"

@@ -20,7 +20,7 @@ from prm_jax.rl import rl_config
 from prm_jax.rl import rl_run
 from prm_jax.rl import roles
 from prm_jax.rl import rollout
-from prm_jax.rl import tasks as problems_lib
+from prm_jax.rl import tasks
 from prm_jax.runtime import config_files
 from prm_jax.runtime import files
 from prm_jax.runtime import storage
@@ -34,7 +34,7 @@ from prm_jax.training import program as program_lib
 _logger = logging.getLogger(__name__)
 
 GROUPS = dict(
-  problems=problems_lib.ProblemsConfig,
+  problems=tasks.ProblemsConfig,
   rollout=rollout.RolloutConfig,
   rewards=rewards.RewardConfig,
   credit=credit.CreditConfig,
@@ -59,7 +59,7 @@ class Run:
   """
 
   config: rl_config.RLConfig
-  problems: problems_lib.ProblemsConfig
+  problems: tasks.ProblemsConfig
 
   may_change: ClassVar = loop.MAY_CHANGE
   may_set: ClassVar = ()
@@ -92,8 +92,8 @@ class Run:
   ) -> program_lib.TrainState:
     """Reads the problems and trains the policy on them; see rl.rl_run.train."""
     assert bucket is None, "its records would stay here"
-    problems, counts = problems_lib.read_problems(self.problems.train)
-    held_out, more = problems_lib.read_problems(self.problems.evaluation)
+    problems, counts = tasks.read_problems(self.problems.train)
+    held_out, more = tasks.read_problems(self.problems.evaluation)
     held_out = held_out[: self.problems.num_evaluation]
     for what, found, of_found in (
       ("problems", problems, counts),
@@ -101,7 +101,7 @@ class Run:
     ):
       counted = "".join(f", {n:,} {kind}" for kind, n in of_found.items())
       _logger.info(f"{workdir.name}: {len(found):,} {what}{counted}")
-    with problems_lib.open_verifier(self.problems.grader) as verifier:
+    with tasks.open_verifier(self.problems.grader) as verifier:
       rl_run.check(self.config, problems, held_out, verifier)
       return rl_run.train(
         self.config,
@@ -131,8 +131,13 @@ def form(given: ml_collections.ConfigDict) -> config_files.Form:
 
 
 def prepare(config: Any, path: files.PathLike) -> None:
-  """Sets optimizers that the config leaves out to the policy's."""
+  """Sets optimizers that the config leaves out to the policy's.
+
+  A config without a monitor has the default one.
+  """
   del path
+  if "monitor" not in config:
+    config.monitor = dataclasses.asdict(hacking_monitor.MonitorConfig())
   for name in _LIKE_THE_POLICYS:
     if name not in config:
       config[name] = config.optimizer.copy_and_resolve_references()

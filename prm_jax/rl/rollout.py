@@ -16,7 +16,7 @@ import numpy as np
 
 from prm_jax import schema
 from prm_jax.policy import codecs
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.runtime import checks
 
@@ -85,14 +85,14 @@ def chosen(step: int, num: int, have: int, seed: int) -> np.ndarray:
 
 
 def sample(
-  engine: engine_lib.Engine,
+  engine: rollout_engine.Engine,
   problems: Sequence[schema.Solution],
   prompts: Sequence[codecs.Prompt],
   codec: codecs.Codec,
   num_samples: int,
   sampling: sampler_lib.Sampling,
   key: jax.Array,
-) -> tuple[Sampled, engine_lib.Work]:
+) -> tuple[Sampled, rollout_engine.Work]:
   """Returns num_samples solutions of each problem, and counts of the work.
 
   Args:
@@ -105,7 +105,7 @@ def sample(
     key: The random key of this step.
   """
   requests = [
-    engine_lib.Request(f"{k}/{problem.id}", prompt.tokens, num_samples)
+    rollout_engine.Request(f"{k}/{problem.id}", prompt.tokens, num_samples)
     for k, (problem, prompt) in enumerate(zip(problems, prompts, strict=True))
   ]
   rows, work = engine.complete(requests, sampling, key)

@@ -84,11 +84,6 @@ class PrefixCache:
     # The pages with tokens that aren't computed.
     self._added: set[Page] = set()
 
-  @property
-  def num_used(self) -> int:
-    """The number of pages in use."""
-    return len(self._used)
-
   def match(
     self, ids: Sequence[int], path: Path | None = None, *, owner: str = ""
   ) -> Path:

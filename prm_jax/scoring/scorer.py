@@ -314,10 +314,7 @@ class Scorer:
     Raises:
       InputError: The solution can't be encoded.
     """
-    unlimited = dataclasses.replace(self.encoding, max_tokens=None)
-    encoded = encoding.encode_solution(solution, self.tokenizer, unlimited)
-    assert encoded is not None
-    return encoded
+    return encoding.encode_whole(solution, self.tokenizer, self.encoding)
 
   def step_scores(
     self, solution: schema.Solution, row: Float[np.ndarray, "2 K"]

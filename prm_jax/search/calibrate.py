@@ -65,9 +65,9 @@ class Calibrate(verbs.Verb):
       InputError: A problem has too few samples, or they are of another search.
     """
     from prm_jax.search import adaptive
-    from prm_jax.search import independent_samples as samples_lib
+    from prm_jax.search import independent_samples
 
-    scores, right = samples_lib.independent(samples, "log_odds")
+    scores, right = independent_samples.independent(samples, "log_odds")
     fewest = min(map(len, scores), default=0)
     if not 1 <= self.pilot < fewest:
       raise errors.InputError(

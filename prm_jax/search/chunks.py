@@ -21,7 +21,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.policy import codecs
 from prm_jax.policy import log_likelihood
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import own_models
@@ -38,7 +38,7 @@ def of_sampler(
   chunk_tokens: int,
   seed: int = 0,
   slots: int = 64,
-  watch: Callable[[engine_lib.Work], None] = lambda work: None,
+  watch: Callable[[rollout_engine.Work], None] = lambda work: None,
 ) -> search_models.Policy:
   """Returns a policy whose steps are chunks of a fixed number of tokens.
 

@@ -25,7 +25,7 @@ from prm_jax.search import budget as budget_lib
 from prm_jax.search import children as children_lib
 from prm_jax.search import known_tokens
 from prm_jax.search import rules
-from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_limits
 from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 
@@ -35,7 +35,7 @@ def search(
   rule: rules.Rule,
   policies: Mapping[str, search_models.Policy],
   verifier: search_models.Verifier,
-  limits: limits_lib.Limits = limits_lib.Limits(),
+  limits: search_limits.Limits = search_limits.Limits(),
   *,
   seed: int = 0,
   progress: Callable[[int], None] = lambda done: None,
@@ -75,7 +75,7 @@ def extend(
   rule: rules.Rule,
   policies: Mapping[str, search_models.Policy],
   verifier: search_models.Verifier,
-  limits: limits_lib.Limits = limits_lib.Limits(),
+  limits: search_limits.Limits = search_limits.Limits(),
   *,
   max_rounds: int | None = None,
   progress: Callable[[int], None] = lambda done: None,
@@ -149,7 +149,7 @@ class _Run:
   rule: rules.Rule
   policies: Mapping[str, search_models.Policy]
   verifier: search_models.Verifier
-  limits: limits_lib.Limits
+  limits: search_limits.Limits
 
   def begin(self, tree: tree_lib.Tree) -> _Search:
     """Returns a tree's search, with the tokens that its nodes made known."""

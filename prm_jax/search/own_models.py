@@ -11,7 +11,7 @@ import numpy as np
 
 from prm_jax import schema
 from prm_jax.models import kinds
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.scoring import cached_scorer
 from prm_jax.scoring import scorer as scorer_lib
@@ -26,7 +26,7 @@ def of_sampler(
   max_step_tokens: int | None = None,
   seed: int = 0,
   slots: int = 64,
-  watch: Callable[[engine_lib.Work], None] = lambda work: None,
+  watch: Callable[[rollout_engine.Work], None] = lambda work: None,
 ) -> search_models.Policy:
   """Returns a policy that writes in the rollout engine.
 
@@ -46,11 +46,11 @@ def of_sampler(
   most = min(max_step_tokens or sampling.max_tokens, sampling.max_tokens)
   of_step = dataclasses.replace(sampling, max_tokens=most)
   greedy = sampler_lib.Sampling(most, temperature=0.0)
-  whole = engine_lib.of(policy, slots=slots)
+  whole = rollout_engine.of(policy, slots=slots)
   by_step = dataclasses.replace(whole, stop_at_step=True)
 
   def generate(
-    engine: engine_lib.Engine, how: sampler_lib.Sampling
+    engine: rollout_engine.Engine, how: sampler_lib.Sampling
   ) -> schema.Generate:
     def call(
       prefixes: Sequence[schema.Solution], num: int

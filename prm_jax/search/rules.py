@@ -12,11 +12,9 @@ import dataclasses
 import math
 from typing import Any, ClassVar, Literal
 
-from prm_jax import errors
 from prm_jax import schema
 from prm_jax.runtime import files
 from prm_jax.runtime import verbs
-from prm_jax.search import tree as tree_lib
 from prm_jax.search.tree import Expansion
 from prm_jax.search.tree import Node
 from prm_jax.search.tree import Round
@@ -442,23 +440,3 @@ class Speculate(Rule):
     if newest.is_open:
       return Round((Expansion(newest.id, writer=DRAFT),))
     return Round(candidates=(newest.id,))
-
-
-def check_policies(rule: object, given: Sequence[str]) -> None:
-  """Refuses policies that don't fit a rule.
-
-  Args:
-    rule: The rule.
-    given: The names of the policies.
-
-  Raises:
-    InputError: One is missing, or isn't used.
-  """
-  needed = (
-    (DRAFT, TARGET) if isinstance(rule, Speculate) else (tree_lib.POLICY,)
-  )
-  if sorted(given) != sorted(needed):
-    raise errors.InputError(
-      f"{type(rule).__name__} has the policies {' and '.join(needed)}, and"
-      f" {' and '.join(given) or 'none'} was given"
-    )

@@ -23,7 +23,7 @@ from prm_jax.grading import pool
 from prm_jax.jobs import job_inputs
 from prm_jax.jobs import journal
 from prm_jax.jobs import journaled
-from prm_jax.jobs import policies as policy_lib
+from prm_jax.jobs import policies as policies_lib
 from prm_jax.jobs import references
 from prm_jax.jobs import report
 from prm_jax.policy import sampling as sampling_lib
@@ -38,7 +38,7 @@ from prm_jax.search import choice
 from prm_jax.search import mcts
 from prm_jax.search import particles
 from prm_jax.search import rules
-from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_limits
 from prm_jax.search import tree as tree_lib
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class SearchJob(journaled.Job):
     """
     is_draft = policy == rules.DRAFT
     output = self._beside("draft") if is_draft else self.output
-    return policy_lib.replies_path(output)
+    return policies_lib.replies_path(output)
 
   def _beside(self, what: str) -> pathlib.Path:
     output = pathlib.Path(self.output)
@@ -150,7 +150,7 @@ class Searching(pool.Graded, verbs.Verb):
     seed: The seed of all random numbers.
   """
 
-  policy: policy_lib.Policy | files.PathLike
+  policy: policies_lib.Policy | files.PathLike
   scorer: verbs.Named
   sampling: sampling_lib.Sampling = dataclasses.field(
     default_factory=sampling_lib.Sampling
@@ -158,8 +158,8 @@ class Searching(pool.Graded, verbs.Verb):
   aggregate: schema.Aggregate | None = None
   cache_tokens: int = 65_536
   select: choice.Selection = "best"
-  limits: limits_lib.Limits = dataclasses.field(
-    default_factory=limits_lib.Limits
+  limits: search_limits.Limits = dataclasses.field(
+    default_factory=search_limits.Limits
   )
   max_step_tokens: int | None = None
   seed: verbs.Seed = 0
@@ -276,7 +276,7 @@ class Searching(pool.Graded, verbs.Verb):
     )
 
   @property
-  def _limits(self) -> limits_lib.Limits:
+  def _limits(self) -> search_limits.Limits:
     most = self.limits.max_tokens or self.sampling.max_tokens
     return dataclasses.replace(self.limits, max_tokens=most)
 
@@ -304,7 +304,7 @@ class Searching(pool.Graded, verbs.Verb):
     aggregate = self._aggregate
     return dict(
       policies={k: x.asked(self.sampling) for k, x in policies.items()},
-      scorer=policy_lib.dtype_asked(self._scorer, self._policy.dtype),
+      scorer=policies_lib.dtype_asked(self._scorer, self._policy.dtype),
     ) | ({} if aggregate is None else dict(aggregate=aggregate))
 
   def _check_models(self, found: Models) -> None:
@@ -313,8 +313,8 @@ class Searching(pool.Graded, verbs.Verb):
   # --- The models ---------------------------------------------------------------
 
   @property
-  def _policy(self) -> policy_lib.Policy:
-    return verbs.made(policy_lib.Policy, self.policy)
+  def _policy(self) -> policies_lib.Policy:
+    return verbs.made(policies_lib.Policy, self.policy)
 
   @property
   def _scorer(self) -> str:
@@ -328,7 +328,7 @@ class Searching(pool.Graded, verbs.Verb):
       return None
     return self.aggregate or rule.aggregate
 
-  def _policies(self) -> dict[str, policy_lib.Policy]:
+  def _policies(self) -> dict[str, policies_lib.Policy]:
     """Returns the policies that the rule names."""
     rule, policy = self._rule, self._policy
     if not isinstance(rule, rules.Speculate):
@@ -386,11 +386,11 @@ class Searching(pool.Graded, verbs.Verb):
     rule, name, dtype = self._rule, self._scorer, self._policy.dtype
     if isinstance(rule, rules.ChunkGuidance):
       # --step is the small policy's.
-      large = policy_lib.Policy(name, dtype=dtype).load()
-      known = policy_lib.depends_on("guide", name, dtype, large)
+      large = policies_lib.Policy(name, dtype=dtype).load()
+      known = policies_lib.depends_on("guide", name, dtype, large)
       return chunks.of_policy(large, guidance=rule.guidance), known
     # Its own type isn't asked for: see dtype_asked.
-    dtype = policy_lib.dtype_asked(name, dtype).get("compute_dtype")
+    dtype = policies_lib.dtype_asked(name, dtype).get("compute_dtype")
     loaded = score_sources.load(name, compute_dtype=dtype)
     if loaded.scorer is None:
       verifier = search_models.Verifier(

@@ -13,7 +13,7 @@ from prm_jax.records import record_files
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.search import bill as bill_lib
-from prm_jax.search import choice as answers_lib
+from prm_jax.search import choice
 from prm_jax.search import records
 from prm_jax.search import tree as tree_lib
 
@@ -110,7 +110,7 @@ def from_solution(solution: schema.Solution, where: str) -> Result:
   tree = records.tree_from_record(extra["tree"], where)
   _refuse_any(_wrong_tree(tree), where)
   answers = {}
-  for how in answers_lib.SELECTIONS:
+  for how in choice.SELECTIONS:
     told = extra["answers"].get(how)
     _refuse_any(_wrong_answer(told, tree), f'{where}: "answers.{how}"')
     answers[how] = Answer(told["answer"], told["node"], told["outcome"])
@@ -144,7 +144,7 @@ def _wrong_fields(extra: Mapping[str, object]) -> Iterator[str]:
   for name, kind in _FIELDS.items():
     if not isinstance(extra.get(name), kind):
       yield f'it has no "{name}"'
-  if extra["select"] not in answers_lib.SELECTIONS:
+  if extra["select"] not in choice.SELECTIONS:
     yield f'"select" is {extra["select"]!r}'
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.jobs import opened_policies
-from prm_jax.jobs import policies as policy_lib
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.jobs import policies
+from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler
 from prm_jax.policy import sampling as sampling_lib
 from prm_jax.search import chunks
@@ -40,7 +40,7 @@ class How:
 
 @contextlib.contextmanager
 def opened(
-  policy: policy_lib.Policy,
+  policy: policies.Policy,
   how: How,
   replies: pathlib.Path | None,
   counts: Counter[str],
@@ -62,13 +62,13 @@ def opened(
     return
   loaded, sampling, depends_on = policy.loaded(how.sampling, how.seed)
 
-  def watch(work: engine_lib.Work) -> None:
+  def watch(work: rollout_engine.Work) -> None:
     counts.update(
       {f"engine_{name}": n for name, n in dataclasses.asdict(work).items()}
     )
 
   more: dict[str, Any] = dict(
-    seed=how.seed, slots=policy.slots or policy_lib.SLOTS, watch=watch
+    seed=how.seed, slots=policy.slots or policies.SLOTS, watch=watch
   )
   if how.chunk_tokens is not None:
     more["chunk_tokens"] = how.chunk_tokens
@@ -80,7 +80,7 @@ def opened(
 
 @contextlib.contextmanager
 def _served(
-  policy: policy_lib.Policy,
+  policy: policies.Policy,
   how: How,
   replies: pathlib.Path | None,
   counts: Counter[str],

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 from prm_jax.serving import refusals
 from prm_jax.text import policy_templates
+from prm_jax.text import policy_text
 from prm_jax.text import templates
 
 # Tokens before everything else. Some clients leave them out, as their server
@@ -214,7 +215,7 @@ def reader(template: Any) -> Reader:
   Args:
     template: The template of the model's encoding.
   """
-  if isinstance(template, policy_templates.PolicyTemplate):
+  if isinstance(template, policy_text.PolicyTemplate):
     chat = _of_policy(template)
     return Reader((chat,), takes_plain=_is_chat(chat))
   known = tuple(map(_of_policy, _published()))
@@ -229,7 +230,7 @@ def reader(template: Any) -> Reader:
   return Reader((own, *closed), mark=_mark(template))
 
 
-def _published() -> Iterator[policy_templates.PolicyTemplate]:
+def _published() -> Iterator[policy_text.PolicyTemplate]:
   """Yields the published chats, with any system turn and with none."""
   yield policy_templates.qwen3(thinking=False, system=_ANY)
   yield policy_templates.qwen3(thinking=False)
@@ -241,7 +242,7 @@ def _published() -> Iterator[policy_templates.PolicyTemplate]:
   yield policy_templates.gemma()
 
 
-def _of_policy(template: policy_templates.PolicyTemplate) -> Chat:
+def _of_policy(template: policy_text.PolicyTemplate) -> Chat:
   before, after, controls = _around(template.opening)
   names = {*controls, *template.ends} - {*template.thinking}
   # A reward model's chat may have a text between a solution and its end; what a

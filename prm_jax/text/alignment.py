@@ -35,7 +35,7 @@ def completion_text(
   between: str = "\n",
 ) -> str:
   """Returns a completion's text: its steps with `between` between them."""
-  return between.join(own_form.split_steps(ids, tokenizer)[0])
+  return between.join(own_form.split_steps(ids, tokenizer))
 
 
 def token_ends(
@@ -53,7 +53,7 @@ def token_ends(
   The cost is linear in the tokens: each is decoded with a few others.
   """
   ids = [int(i) for i in ids]
-  steps, _ = own_form.split_steps(ids, tokenizer)
+  steps = own_form.split_steps(ids, tokenizer)
   ends: list[int] = []
   begin = 0
   for k, step in enumerate(steps):

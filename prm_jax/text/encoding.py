@@ -142,7 +142,45 @@ def encode(
     end: Whether to add eos, which a policy learns to write.
   """
   solution = schema.Solution("", problem, tuple(steps))
-  return _that_fits(solution, tokenizer, encoding_config, end)
+  return encode_solution(solution, tokenizer, encoding_config, end=end)
+
+
+def encode_whole(
+  solution: schema.Solution,
+  tokenizer: tokenizer_lib.Tokenizer,
+  encoding_config: EncodingConfig,
+  *,
+  end: bool = False,
+) -> EncodedSolution:
+  """Returns a solution's ids and score positions, however long it is.
+
+  A policy's template encodes the solution's raw_text where that is known, and
+  alone reads a conversation.
+
+  Args:
+    solution: The solution.
+    tokenizer: The tokenizer.
+    encoding_config: How to encode; its limit isn't read.
+    end: See `encode`.
+
+  Raises:
+    InputError: The solution can't be written; the message names it.
+  """
+  try:
+    if solution.messages is not None and not encoding_config.template.of_policy:
+      raise errors.InputError(
+        "is a conversation, and this model reads a problem and its steps; use a"
+        " model that was imported with its chat template (`role=policy`), or"
+        " was trained from one with encoding.template='policy'"
+      )
+    return encoding_config.template.write(
+      solution,
+      tokenizer,
+      score_position=encoding_config.score_position,
+      end=end,
+    )
+  except errors.InputError as e:
+    raise errors.InputError(f"solution {solution.id!r}: {e}") from None
 
 
 def encode_solution(
@@ -152,37 +190,16 @@ def encode_solution(
   *,
   end: bool = False,
 ) -> EncodedSolution | None:
-  """Returns the result of `encode`; an error names the solution.
+  """Returns what `encode_whole` does of a solution that fits.
 
-  A policy's template encodes the solution's raw_text where that is known, and
-  alone reads a conversation.
+  Of a longer one, its first steps or turns; None if these are to be dropped or
+  don't fit either.
   """
-  try:
-    if solution.messages is not None and not encoding_config.template.of_policy:
-      raise errors.InputError(
-        "is a conversation, and this model reads a problem and its steps; use a"
-        " model that was imported with its chat template (`role=policy`), or"
-        " was trained from one with encoding.template='policy'"
-      )
-    return _that_fits(solution, tokenizer, encoding_config, end)
-  except errors.InputError as e:
-    raise errors.InputError(f"solution {solution.id!r}: {e}") from None
-
-
-def _that_fits(
-  solution: schema.Solution,
-  tokenizer: tokenizer_lib.Tokenizer,
-  encoding_config: EncodingConfig,
-  end: bool,
-) -> EncodedSolution | None:
-  """Returns what is written of a solution, or of its first steps or turns."""
+  write = functools.partial(
+    encode_whole, tokenizer=tokenizer, encoding_config=encoding_config
+  )
   limit = encoding_config.max_tokens
   most = math.inf if limit is None else limit
-  write = functools.partial(
-    encoding_config.template.write,
-    tokenizer=tokenizer,
-    score_position=encoding_config.score_position,
-  )
   encoded = write(solution, end=end)
   if len(encoded.tokens) <= most:
     return encoded

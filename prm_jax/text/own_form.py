@@ -82,20 +82,19 @@ def prompt(problem: str, tokenizer: tokenizer_lib.Tokenizer) -> list[int]:
 
 def split_steps(
   ids: tokenizer_lib.Ids, tokenizer: tokenizer_lib.Tokenizer
-) -> tuple[list[str], bool]:
-  """Returns the steps in sampled ids, and whether the policy ended by itself.
+) -> list[str]:
+  """Returns the steps in sampled ids, up to eos.
 
   The separators are ids that the policy wrote, not text.
   """
   steps, start = [], 0
   for i, token in enumerate(ids):
     if token == tokenizer.eos:
-      if i > start:
-        steps.append(tokenizer.decode(ids[start:i]))
-      return steps, True
+      ids = ids[:i]
+      break
     if token == tokenizer.separator:
       steps.append(tokenizer.decode(ids[start:i]))
       start = i + 1
   if start < len(ids):
     steps.append(tokenizer.decode(ids[start:]))
-  return steps, False
+  return steps

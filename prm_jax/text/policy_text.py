@@ -102,16 +102,8 @@ class PolicyTemplate:
 
   def __post_init__(self):
     kinds = [kind for kind, _ in self.opening]
-    closing = {kind for kind, _ in self.closing}
-    for name, given, known in (
-      ("opening", {*kinds}, KINDS),
-      ("closing", closing, CLOSING_KINDS),
-    ):
-      if unknown := given - {*known}:
-        raise errors.InputError(
-          f"template {self.name!r}: {name} has {', '.join(sorted(unknown))};"
-          f" expected {', '.join(known)}"
-        )
+    templates.check_kinds(self.name, "opening", self.opening, KINDS)
+    templates.check_kinds(self.name, "closing", self.closing, CLOSING_KINDS)
     if kinds.count("problem") != 1:
       raise errors.InputError(
         f"template {self.name!r}: opening needs one problem"

@@ -20,7 +20,7 @@ a user typed is text.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 from typing import Any, ClassVar
 
@@ -70,12 +70,7 @@ class PromptTemplate:
 
   def __post_init__(self):
     for name in PARTS:
-      unknown = {kind for kind, _ in getattr(self, name)} - {*KINDS}
-      if unknown:
-        raise errors.InputError(
-          f"template {self.name!r}: {name} has {', '.join(sorted(unknown))};"
-          f" expected {', '.join(KINDS)}"
-        )
+      check_kinds(self.name, name, getattr(self, name), KINDS)
     for name in ("step", "first_step"):
       kinds = [kind for kind, _ in getattr(self, name)]
       wanted = (kinds.count("step"), kinds.count("read"))
@@ -154,6 +149,30 @@ class PromptTemplate:
       yield from fill(self.step if k else self.first_step or self.step, step)
     if end:
       yield from fill(self.closing)
+
+
+def check_kinds(
+  template: str,
+  name: str,
+  parts: Iterable[TemplatePart],
+  known: Sequence[str],
+) -> None:
+  """Refuses parts of unknown kinds.
+
+  Args:
+    template: The name of the template.
+    name: What the parts are, for the message.
+    parts: The parts.
+    known: The kinds that they may have.
+
+  Raises:
+    InputError: One has another.
+  """
+  if unknown := {kind for kind, _ in parts} - {*known}:
+    raise errors.InputError(
+      f"template {template!r}: {name} has {', '.join(sorted(unknown))};"
+      f" expected {', '.join(known)}"
+    )
 
 
 # Steps that a tokenizer might drop, or join to what follows them.
@@ -350,15 +369,15 @@ def _named(name: str) -> TemplatePart:
   return ("control", name)
 
 
-NAMES = (
-  *("token_classification", "qwen_prm", "math_shepherd", "rlhflow", "skywork"),
-)
-_CHATS = dict(qwen_prm=qwen_prm, rlhflow=rlhflow)
-_OTHERS = dict(
+_PUBLISHED: dict[str, Callable[..., PromptTemplate]] = dict(
   token_classification=token_classification,
+  qwen_prm=qwen_prm,
   math_shepherd=math_shepherd,
+  rlhflow=rlhflow,
   skywork=skywork,
 )
+NAMES = tuple(_PUBLISHED)
+_CHATS = ("qwen_prm", "rlhflow")
 
 
 def published(name: str, *, system: str | None = None) -> PromptTemplate:
@@ -375,8 +394,9 @@ def published(name: str, *, system: str | None = None) -> PromptTemplate:
     raise errors.InputError(
       f"template {name!r}: expected one of {', '.join(NAMES)}"
     )
-  if name in _CHATS:
-    return _CHATS[name]() if system is None else _CHATS[name](system)
-  if system is not None:
+  make = _PUBLISHED[name]
+  if system is None:
+    return make()
+  if name not in _CHATS:
     raise errors.InputError(f"template {name!r} has no system turn to change")
-  return _OTHERS[name]()
+  return make(system)

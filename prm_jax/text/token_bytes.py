@@ -58,11 +58,6 @@ class TokenBytes:
       digest.update(sizes.tobytes() + b"".join(each))
     return f"sha256:{digest.hexdigest()}"
 
-  @property
-  def strips_first_space(self) -> bool:
-    """Whether a space at the beginning of a text is left out."""
-    return self.first is not self.of
-
   def parts(self, ids: tokenizer_lib.Ids) -> list[bytes]:
     """Returns what each of the ids adds to their text."""
     out, begun = [], False

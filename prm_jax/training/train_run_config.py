@@ -28,7 +28,7 @@ from prm_jax.runtime import storage
 from prm_jax.runtime import verbs
 from prm_jax.text import encoding
 from prm_jax.text import encoding_records
-from prm_jax.text import policy_templates
+from prm_jax.text import policy_text
 from prm_jax.text import template as template_lib
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import batches
@@ -231,13 +231,13 @@ def _of_start(c: ml_collections.ConfigDict, name: Any) -> template_lib.Template:
   described = model_json.read_description(folder)
   saved = encoding_records.from_record(described.encoding, folder).template
   kind = kinds.KINDS[c.program]
-  is_policy = isinstance(saved, policy_templates.PolicyTemplate)
+  is_policy = isinstance(saved, policy_text.PolicyTemplate)
   errors.raise_first(
     _template_faults(c, folder, is_policy=is_policy, of_policy=of_policy)
   )
   if not of_policy:
     return encoding_records.named(name)
-  assert isinstance(saved, policy_templates.PolicyTemplate)
+  assert isinstance(saved, policy_text.PolicyTemplate)
   if kind.heads == ("outcome",):  # It alone reads the whole chat.
     return saved
   return dataclasses.replace(saved, closing=(), one_text=False, refuses=())

@@ -19,7 +19,7 @@ from prm_jax.device_check import model_checks
 from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import engine_programs
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler
 from prm_jax.scoring import saved as saved_lib
 from prm_jax.text import encoding
@@ -151,7 +151,7 @@ def test_a_bfloat16_model_scores_as_its_numbers_in_float32_do(tmp_path):
 
 def _decoding(params, model, slots):
   """Returns the compiled program of eight tokens in some slots."""
-  engine = engine_lib.Engine(
+  engine = rollout_engine.Engine(
     model, params, model_checks.Endless(model.vocab_size), slots=slots
   )
   compiled = []
@@ -162,7 +162,7 @@ def _decoding(params, model, slots):
     return jitted(*args, **options)
 
   requests = [
-    engine_lib.Request(str(i), np.arange(4) + i, 1) for i in range(slots)
+    rollout_engine.Request(str(i), np.arange(4) + i, 1) for i in range(slots)
   ]
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(engine_programs, "decode_chunk", compile_)

@@ -24,7 +24,7 @@ from prm_jax.cli import main
 from prm_jax.grading import pool
 from prm_jax.jobs import journal
 from prm_jax.jobs import opened_policies
-from prm_jax.jobs import policies as policy_lib
+from prm_jax.jobs import policies
 from prm_jax.labelling import monte_carlo
 from prm_jax.labelling import omega_prm
 from prm_jax.records import jsonl
@@ -79,7 +79,7 @@ def testbed(monkeypatch):
     @contextlib.contextmanager
     def opened(policy, sampling, seed, replies, counts):
       depends_on = dict(policy="testbed", seed=seed)
-      yield policy_lib.Writer(complete, depends_on)
+      yield policies.Writer(complete, depends_on)
 
     monkeypatch.setattr(opened_policies, "opened", opened)
 
@@ -179,7 +179,9 @@ def _told(solutions):
 
 
 @pytest.mark.parametrize("kind", ["monte_carlo", "omega_prm"])
-def test_a_labeller_in_python_labels_as_its_command_does(kind, testbed, files):
+def test_a_labeller_in_python_labels_as_its_command_does(
+  kind, testbed, files, caplog
+):
   solutions = [
     dataclasses.replace(s, extra=dict(s.extra, num_tokens=5))
     for s in _solutions()
@@ -188,7 +190,10 @@ def test_a_labeller_in_python_labels_as_its_command_does(kind, testbed, files):
   assert _run(*_monte_carlo(files, kind=kind)) == 0
   kinds = dict(monte_carlo=prm_jax.MonteCarlo, omega_prm=prm_jax.OmegaPRM)
   labeller = kinds[kind]("testbed", completions=4)
+  caplog.set_level("INFO")
+  caplog.clear()
   found = _told(labeller(solutions))
+  assert re.search(r"[1-9]\d*  rollouts", caplog.text)
   assert _told(labeller(iter(solutions))) == found
   assert found and found == _told(jsonl.read_solutions(files[1]))
   alone = [dataclasses.replace(solutions[0], extra={})]

@@ -12,7 +12,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.cli import main
-from prm_jax.jobs import policies as policy_lib
+from prm_jax.jobs import policies
 from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler
 from prm_jax.records import jsonl
@@ -194,9 +194,9 @@ def test_an_own_type_depends_on_nothing_more_and_another_one_does(folder):
   policy, prm = str(folder / "policy"), str(folder / "prm")
   writes, scores = [], []
   for dtype in (None, "bfloat16", "float32"):
-    asked = policy_lib.Policy(policy, dtype=dtype)
+    asked = policies.Policy(policy, dtype=dtype)
     loaded = asked.load()
-    known = policy_lib.depends_on("policy", policy, dtype, loaded)
+    known = policies.depends_on("policy", policy, dtype, loaded)
     writes.append(known)
     searched = search.Search(policy=asked, scorer=prm)
     scores.append(searched._verifier(collections.Counter())[1])
@@ -215,7 +215,7 @@ def test_labels_in_another_type_are_refused_like_another_seed(
   ]
   assert main.main(words) == 0
   assert "computed in: policy bfloat16\n" in capsys.readouterr().out
-  monkeypatch.setattr(policy_lib.Policy, "load", _never)
+  monkeypatch.setattr(policies.Policy, "load", _never)
   assert main.main([*words, "--dtype=float32"]) == 1
   streams = capsys.readouterr()
   own = (
@@ -286,7 +286,7 @@ def test_a_type_is_for_the_scorer_alone_if_a_server_writes(folder, capsys):
   serve = ["serve", "--checkpoint=math:exp", "--dtype=float32"]
   assert main.main(serve) == 1
   assert "--dtype=float32 is for checkpoints" in capsys.readouterr().err
-  server = policy_lib.Server(model="m")
-  policy_lib.Policy(
+  server = policies.Server(model="m")
+  policies.Policy(
     "http://127.0.0.1:9/v1", dtype="float32", server=server
   ).check(loads_scorer=True)

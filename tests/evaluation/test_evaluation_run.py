@@ -20,10 +20,10 @@ from prm_jax.evaluation import evaluate_steps
 from prm_jax.evaluation import prmbench_metrics
 from prm_jax.evaluation import processbench_metrics
 from prm_jax.evaluation import result_tables
-from prm_jax.evaluation import results as outputs
+from prm_jax.evaluation import results as results_lib
 from prm_jax.grading import pool
 from prm_jax.jobs import score as score_lib
-from prm_jax.jobs import step_scores as scores_lib
+from prm_jax.jobs import step_scores as step_scores_lib
 from prm_jax.records import jsonl
 from prm_jax.runtime import files
 
@@ -79,7 +79,7 @@ def test_scores_come_in_the_solutions_order_whatever_the_files(tmp_path):
   path = _scores(
     tmp_path / "s.jsonl", [("b", [0.3]), ("x", [0]), ("a", [0.1, 1])]
   )
-  found = scores_lib.read_scores(
+  found = step_scores_lib.read_scores(
     path, [_solution("a"), _solution("b", steps=("c",))]
   )
   assert found == [
@@ -105,7 +105,7 @@ def test_scores_with_log_odds_and_judged_are_read_as_they_were_written(
     dict(id=s.id) | score_lib.fields_of(row) for s, row in zip(solutions, rows)
   )
   files.write_records(path, records)
-  assert scores_lib.read_scores(path, solutions) == rows
+  assert step_scores_lib.read_scores(path, solutions) == rows
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_log_odds_and_judged_that_dont_fit_are_refused(
   path = tmp_path / "s.jsonl"
   files.write_records(path, [dict(id="a", step_scores=[0.5, 0.5]) | fields])
   with pytest.raises(errors_lib.InputError) as caught:
-    scores_lib.read_scores(path, [_solution("a")])
+    step_scores_lib.read_scores(path, [_solution("a")])
   assert message in str(caught.value) and ":1: " in str(caught.value)
   assert "\n" not in str(caught.value)
 
@@ -149,16 +149,16 @@ def test_log_odds_and_judged_that_dont_fit_are_refused(
 def test_scores_that_dont_fit_are_refused(rows, message, tmp_path):
   path = _scores(tmp_path / "s.jsonl", rows)
   with pytest.raises(errors_lib.InputError) as caught:
-    scores_lib.read_scores(path, [_solution("a")])
+    step_scores_lib.read_scores(path, [_solution("a")])
   assert str(caught.value).startswith(str(path))
   assert message in str(caught.value)
 
 
 def test_scores_come_from_a_checkpoint_or_a_file_not_both(tmp_path):
   with pytest.raises(errors_lib.InputError, match="either"):
-    scores_lib.Source(tmp_path, tmp_path / "s.jsonl")
+    step_scores_lib.Source(tmp_path, tmp_path / "s.jsonl")
   with pytest.raises(errors_lib.InputError, match="either"):
-    scores_lib.Source().step_scores([_solution("a")])
+    step_scores_lib.Source().step_scores([_solution("a")])
 
 
 # --- Steps ------------------------------------------------------------------
@@ -316,13 +316,13 @@ def test_a_subset_that_cant_tune_is_said_before_scoring(
   inputs, scores = subsets
   of_wrong = json.loads(pathlib.Path(inputs[0].partition("=")[2]).read_text())
   pathlib.Path(inputs[0].partition("=")[2]).write_text(json.dumps(of_wrong[1:]))
-  score, said = scores_lib.Source.step_scores, []
+  score, said = step_scores_lib.Source.step_scores, []
 
   def spied(*args):
     said.extend(caplog.messages)
     return score(*args)
 
-  monkeypatch.setattr(scores_lib.Source, "step_scores", spied)
+  monkeypatch.setattr(step_scores_lib.Source, "step_scores", spied)
   found = _processbench(inputs, scores, "gsm8k")
   assert said == [
     "`tune_on=gsm8k`: no threshold is tuned, since 2 of 2 solutions have an"
@@ -545,10 +545,10 @@ def test_an_aggregate_that_reads_steps_that_arent_judged_is_warned_of(
 def test_samples_may_be_replaced_by_new_ones(tmp_path):
   row = dict(id="a", step_scores=[], prediction=-1, target=-1, right=True)
   files.write_records(tmp_path / "samples.jsonl", [row])
-  outputs.check(tmp_path / "r.json", tmp_path / "samples.jsonl", [])
+  results_lib.check(tmp_path / "r.json", tmp_path / "samples.jsonl", [])
   files.write_records(tmp_path / "samples.jsonl", [dict(id="a", scores=[])])
   with pytest.raises(errors_lib.InputError, match="wasn't written by an"):
-    outputs.check(tmp_path / "r.json", tmp_path / "samples.jsonl", [])
+    results_lib.check(tmp_path / "r.json", tmp_path / "samples.jsonl", [])
 
 
 @pytest.mark.real_data
@@ -824,12 +824,12 @@ def test_the_picked_sample_is_the_best_of_its_problem(tmp_path):
 def test_a_scores_file_that_isnt_there_is_refused_in_one_line(tmp_path):
   path = tmp_path / "none.jsonl"
   with pytest.raises(errors_lib.InputError, match=r"none\.jsonl"):
-    scores_lib.Source(scores=path).step_scores([_solution("a")])
+    step_scores_lib.Source(scores=path).step_scores([_solution("a")])
 
 
 def test_scores_are_named_by_the_digest_of_their_file(tmp_path):
   path = _scores(tmp_path / "s.jsonl", [("a", [1, 1])])
-  found = scores_lib.Source(scores=path).step_scores([_solution("a")])
+  found = step_scores_lib.Source(scores=path).step_scores([_solution("a")])
   digest = hashlib.sha256(path.read_bytes()).hexdigest()
   assert found.by == {"scores": str(path), "sha256": digest}
 
@@ -844,17 +844,17 @@ def test_scores_are_named_by_the_digest_of_their_file(tmp_path):
   ],
 )
 def test_samples_stand_beside_their_results(output, samples):
-  found = outputs.samples_path(pathlib.Path(output))
+  found = results_lib.samples_path(pathlib.Path(output))
   assert found == pathlib.Path(samples)
 
 
 def test_nothing_but_an_evaluations_own_files_is_replaced(tmp_path):
   output, samples = tmp_path / "results.json", tmp_path / "samples.jsonl"
-  outputs.check(output, samples, [None, tmp_path / "in.jsonl"])
+  results_lib.check(output, samples, [None, tmp_path / "in.jsonl"])
 
   def refused(words, inputs=()):
     with pytest.raises(errors_lib.InputError, match=re.escape(words)):
-      outputs.check(output, samples, inputs)
+      results_lib.check(output, samples, inputs)
 
   refused(f"{samples}: is read by this command", [samples])
   refused(f"{output}: is read by this command", [output])
@@ -868,8 +868,8 @@ def test_nothing_but_an_evaluations_own_files_is_replaced(tmp_path):
     refused(f"{samples}: is there already")
   row = dict(id="a", step_scores=[], prediction=0, target=0, right=True)
   samples.write_text(json.dumps(row) + "\n")
-  outputs.check(output, samples, [])
+  results_lib.check(output, samples, [])
   with pytest.raises(
     errors_lib.InputError, match="is written as `output` already"
   ):
-    outputs.check(output, output, [])
+    results_lib.check(output, output, [])

@@ -11,7 +11,7 @@ from prm_jax.cli import main
 from prm_jax.evaluation import evaluate_processbench
 from prm_jax.evaluation import labelled_scores
 from prm_jax.evaluation import result_tables
-from prm_jax.jobs import step_scores as scores_lib
+from prm_jax.jobs import step_scores as step_scores_lib
 from prm_jax.runtime import files
 
 ROWS = [
@@ -152,7 +152,7 @@ def test_scores_that_arent_numbers_or_arent_there_are_refused(path, tmp_path):
   with pytest.raises(prm_jax.InputError, match="no such field; it has a, b"):
     _evaluate(field="c")
   with pytest.raises(prm_jax.InputError, match="give `scores`"):
-    scores_lib.Source(field="c")
+    step_scores_lib.Source(field="c")
   files.write_records(path, [])
   with pytest.raises(prm_jax.InputError, match=r"scores\.jsonl: no scores"):
     _evaluate()

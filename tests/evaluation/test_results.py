@@ -10,7 +10,7 @@ from prm_jax import schema
 from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import evaluate_best_of_n
 from prm_jax.evaluation import evaluate_processbench
-from prm_jax.jobs import step_scores as scores_lib
+from prm_jax.jobs import step_scores as step_scores_lib
 from prm_jax.records import jsonl
 from prm_jax.runtime import files
 
@@ -129,7 +129,7 @@ def test_a_model_is_known_by_its_fingerprint_and_type_wherever_it_stands(
   by = dict(program="prm", step=3, fingerprint="sha256:a", compute_dtype="f")
 
   def evaluated(**origin):
-    monkeypatch.setattr(scores_lib.Source, "origin", by | origin)
+    monkeypatch.setattr(step_scores_lib.Source, "origin", by | origin)
     return prm_jax.EvaluateSteps(seed=2).evaluated(SOLUTIONS)
 
   first = evaluated(checkpoint="runs/a")

@@ -11,7 +11,7 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.testbed import arithmetic
 
 EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
@@ -166,7 +166,7 @@ class _Engine:
       [dataclasses.replace(p, id=f"{p.id}/{i}") for i in range(n)]
       for p in prefixes
     ]
-    return rows, engine_lib.Work(completions=n * len(rows))
+    return rows, rollout_engine.Work(completions=n * len(rows))
 
 
 def test_what_was_drawn_once_is_not_drawn_again(load):

@@ -12,11 +12,11 @@ from prm_jax import schema
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine
 from prm_jax.search import rules
-from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_limits
 from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 from prm_jax.testbed import arithmetic
-from prm_jax.testbed import arithmetic_policy as policy_lib
+from prm_jax.testbed import arithmetic_policy
 
 EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
 TASK = arithmetic.Task(min_turns=3, max_turns=4)
@@ -34,14 +34,14 @@ def test_every_strategy_stays_within_its_budget_and_one_child(module, name):
   rule = module("runs").strategies(8)[name]
   policy = testbed.policy(TASK, 0)
   verifier = search_models.Verifier(
-    policy_lib.NoisyVerifier(), "last", testbed.encode
+    arithmetic_policy.NoisyVerifier(), "last", testbed.encode
   )
   trees = engine.search(
     testbed.problems(0, 3, TASK),
     rule,
     {tree_lib.POLICY: policy},
     verifier,
-    limits_lib.Limits(budget_tokens=90),
+    search_limits.Limits(budget_tokens=90),
   )
   for tree in trees:
     most = max(bill_lib.sampled(n.cost) for n in tree.nodes)
@@ -72,7 +72,7 @@ def test_samples_of_a_run_are_the_first_ones_of_a_larger_run(module):
   testbed = module("testbed")
   policies = {tree_lib.POLICY: testbed.policy(TASK, 0)}
   verifier = search_models.Verifier(
-    policy_lib.NoisyVerifier(), "last", testbed.encode
+    arithmetic_policy.NoisyVerifier(), "last", testbed.encode
   )
   few, many = (
     engine.search(
@@ -87,7 +87,7 @@ def test_a_blind_scorer_takes_a_systematic_slip_for_right_and_no_other(module):
   testbed = module("testbed")
   problem = testbed.problems(0, 1, TASK)[0]
   _, turns = arithmetic.parse(problem.problem)
-  confused = policy_lib.Annotator(
+  confused = arithmetic_policy.Annotator(
     arithmetic.Task(
       slip_shift=1.0, slip_times_easy=1.0, slip_times_hard=1.0, confusion=1.0
     )

@@ -14,11 +14,11 @@ from prm_jax import schema
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine
 from prm_jax.search import rules
-from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_limits
 from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 from prm_jax.testbed import arithmetic
-from prm_jax.testbed import arithmetic_policy as policy_lib
+from prm_jax.testbed import arithmetic_policy
 
 EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
 TASK = arithmetic.Task(min_turns=2, max_turns=3)
@@ -36,9 +36,10 @@ def module(monkeypatch):
 @pytest.fixture
 def measured(module):
   """Returns what measures a run, the annotator in the place of the models."""
-  annotator = policy_lib.Annotator(TASK)
+  annotator = arithmetic_policy.Annotator(TASK)
   scorers = dict(
-    full=policy_lib.NoisyVerifier(2.0), few=policy_lib.NoisyVerifier(5.0)
+    full=arithmetic_policy.NoisyVerifier(2.0),
+    few=arithmetic_policy.NoisyVerifier(5.0),
   )
   return functools.partial(
     module("trained").measure,
@@ -52,7 +53,7 @@ def measured(module):
       scorers[name], how, annotator.encode, COST
     ),
     seed=0,
-    limits=limits_lib.Limits(max_tokens=60),
+    limits=search_limits.Limits(max_tokens=60),
   )
 
 
@@ -91,18 +92,18 @@ def test_samples_of_a_run_have_the_outcomes_and_costs_of_their_tree(
   module, measured
 ):
   found = measured(module("runs").Run("samples", None, "full"), num_samples=5)
-  annotator = policy_lib.Annotator(TASK)
+  annotator = arithmetic_policy.Annotator(TASK)
   policy = search_models.Policy(
     *(annotator.step, annotator.whole, annotator.step, annotator.encode),
     cost=COST,
   )
-  scorer = policy_lib.NoisyVerifier(2.0)
+  scorer = arithmetic_policy.NoisyVerifier(2.0)
   trees = engine.search(
     [schema.Solution(p.id, p.problem, ()) for p in PROBLEMS],
     rules.BestOfN(5),
     {tree_lib.POLICY: policy},
     search_models.Verifier(scorer, "min", annotator.encode, COST),
-    limits_lib.Limits(max_tokens=60),
+    search_limits.Limits(max_tokens=60),
   )
   costs = {tree_lib.POLICY: COST, bill_lib.SCORER: COST}
   for i, tree in enumerate(trees):

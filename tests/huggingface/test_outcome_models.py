@@ -27,7 +27,7 @@ from prm_jax.huggingface import token_names
 from prm_jax.rows import preference_pairs
 from prm_jax.text import encoding
 from prm_jax.text import encoding_records
-from prm_jax.text import policy_templates
+from prm_jax.text import policy_text
 from prm_jax.text import segmenters
 from prm_jax.text import templates
 from prm_jax.text import tokenizer_files
@@ -535,7 +535,7 @@ def test_what_learns_outcomes_alone_keeps_the_end_of_the_chat(
     )
   )
   read = train_run_config._encoding(config).template
-  assert isinstance(read, policy_templates.PolicyTemplate)
+  assert isinstance(read, policy_text.PolicyTemplate)
   assert bool(read.closing) == read.one_text == (program == "orm")
 
 
@@ -560,6 +560,6 @@ def test_right_and_wrong_solutions_in_one_text_are_compared(tmp_path):
 def test_a_closing_holds_no_problem():
   for kind in ("problem", "read"):
     with pytest.raises(errors.InputError, match=f"closing has {kind}"):
-      policy_templates.PolicyTemplate(
+      policy_text.PolicyTemplate(
         "x", (templates.PROBLEM,), ("a",), closing=((kind, ""),)
       )

@@ -18,7 +18,7 @@ from prm_jax.policy import sampler
 from prm_jax.search import chunks
 from prm_jax.search import engine
 from prm_jax.search import rules
-from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_limits
 from prm_jax.search import search_results
 
 
@@ -117,7 +117,7 @@ def test_a_chunk_is_scored_by_the_tokens_that_were_sampled(imported):
   problem = schema.Solution("a", "What is 1 + 1?", ())
   (tree,) = engine.search(
     [problem], rules.Beam(1, 2), dict(policy=writes), guides,
-    limits_lib.Limits(max_tokens=18),
+    search_limits.Limits(max_tokens=18),
   )  # fmt: skip
   assert len(tree.nodes) > 4
   for node in tree.nodes[1:]:

@@ -21,7 +21,7 @@ from prm_jax.labelling import llm_judge
 from prm_jax.models import transformer
 from prm_jax.policy import sampler
 from prm_jax.testbed import arithmetic
-from prm_jax.testbed import judge as testbed_judge
+from prm_jax.testbed import judge
 from prm_jax.text import tokenizer_files
 
 CRITIC = judge_prompts.PROCESSBENCH
@@ -324,7 +324,7 @@ def _dial_solutions(num):
 
 def _knowing(solutions):
   """Returns a judge that writes the chains which it should learn."""
-  chains, _ = testbed_judge.chains(solutions)
+  chains, _ = judge.chains(solutions)
   of = {chain.problem: chain.steps for chain in chains}
 
   def generate(prefixes, n):
@@ -395,7 +395,7 @@ def test_a_policy_of_ours_can_be_the_judge(policy):
   (scores,) = llm_judge.score(
     one, _knowing(one), judge_prompts.DIAL, log_likelihoods=log_likelihoods
   )
-  (chain,), _ = testbed_judge.chains(one)
+  (chain,), _ = judge.chains(one)
   right, wrong = weights[(chain.steps[0].rpartition(" ")[0],)]
   np.testing.assert_allclose(
     scores.scores[0], 1 / (1 + math.exp(wrong - right))
@@ -405,7 +405,7 @@ def test_a_policy_of_ours_can_be_the_judge(policy):
 
 def test_every_word_of_prompts_and_chains_is_in_the_judges_vocabulary(policy):
   unknown = policy.tokenizer.encode("\U0001f600")[-1]
-  chains, _ = testbed_judge.chains(_dial_solutions(40))
+  chains, _ = judge.chains(_dial_solutions(40))
   for chain in chains:
     for text in (chain.problem, *chain.steps):
       ids = policy.tokenizer.encode(text)

@@ -34,7 +34,7 @@ PLAIN = model_config.ModelConfig(
   d_ff=24,
 )
 ADAPTED = dataclasses.replace(PLAIN, lora_rank=3, lora_alpha=6.0)
-HEADS = transformer.HEADS
+HEADS = ("lm", "step", "outcome", "value")
 METHODS = ("step_logits", "lm_logits")
 VARIANTS = {
   "all": {},

@@ -408,7 +408,7 @@ def test_a_new_head_gives_every_step_one_half():
   assert not np.asarray(logits).any()
 
 
-@pytest.mark.parametrize("head", transformer.HEADS)
+@pytest.mark.parametrize("head", HEADS)
 def test_only_the_named_head_gets_parameters(head):
   config = CONFIGS["every_option"]
   params = jax.eval_shape(

@@ -17,7 +17,7 @@ from jax import numpy as jnp
 import prm_jax
 from prm_jax import errors
 from prm_jax.huggingface import export_model
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 
 # JAX warns of a fork itself.
 warnings.simplefilter("ignore")
@@ -58,7 +58,7 @@ def main():
     cached=lambda: prm_jax.CachedScorer(prm, cache_tokens=256),
     sample=lambda: policy.sample("1 + 1", sampling=sampling),
     log_likelihood=lambda: policy.log_likelihoods([problem], ["2"]),
-    engine=lambda: engine_lib.of(policy).generate(
+    engine=lambda: rollout_engine.of(policy).generate(
       [problem], 1, sampling, jax.random.key(0)
     ),
     label=lambda: prm_jax.label([solution], policy, sampling),

@@ -10,8 +10,8 @@ import test_sampler
 
 from prm_jax import errors
 from prm_jax.policy import codecs
-from prm_jax.policy import engine_programs as slots
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import engine_programs
+from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler
 from prm_jax.text import own_form
 
@@ -29,7 +29,7 @@ PROMPTS = [*test_sampler.PROMPTS, LONG, LONG[:5], LONG[:20], [10, 2], [10]]
 def _engine(config=test_sampler.PLAIN, tokenizer=None, scale=0.4, **options):
   # One size, which is compiled once, where a test is of no other.
   sizes = dict(slots=16, chunk=4)
-  return engine_lib.Engine(
+  return rollout_engine.Engine(
     config,
     test_sampler._params(config, scale),
     tokenizer or test_sampler.Digits(),
@@ -39,7 +39,7 @@ def _engine(config=test_sampler.PLAIN, tokenizer=None, scale=0.4, **options):
 
 def _requests(prompts=PROMPTS, num_samples=3, **options):
   return [
-    engine_lib.Request(f"r{i}", prompt, num_samples, **options)
+    rollout_engine.Request(f"r{i}", prompt, num_samples, **options)
     for i, prompt in enumerate(prompts)
   ]
 
@@ -64,7 +64,7 @@ def _by_batches(config, requests, sampling, ends=(test_sampler.Digits.eos,)):
   out = []
   for r, prompt in zip(requests, prompts, strict=True):
     key = KEY
-    for word in engine_lib._rng_words(r.id):
+    for word in rollout_engine._rng_words(r.id):
       key = jax.random.fold_in(key, word)
     keys = jax.vmap(functools.partial(jax.random.fold_in, key))(
       np.arange(r.num_samples)
@@ -117,9 +117,9 @@ def test_completions_of_many_pages_are_those_of_whole_batches(reserve):
   ]
   engine = _engine(test_sampler.PLAIN, NeverEnds(), slots=4, chunk=4)
   engine = dataclasses.replace(engine, reserve=reserve)
-  run = engine_lib._Run(
+  run = rollout_engine._Run(
     engine,
-    engine_lib.shared_prompts(requests, sampling.max_tokens),
+    rollout_engine.shared_prompts(requests, sampling.max_tokens),
     sampling,
     KEY,
   )
@@ -181,9 +181,9 @@ def test_the_same_text_at_any_number_of_slots(completions, slots, chunk):
 @pytest.mark.parametrize("num_samples", [1, 3])
 def test_a_call_has_no_more_slots_than_the_next_power_of_two(num_samples):
   requests = _requests(PROMPTS[:3], num_samples)
-  queue = engine_lib.shared_prompts(requests, WARM.max_tokens)
+  queue = rollout_engine.shared_prompts(requests, WARM.max_tokens)
   for most, expected in ((2, 2), (64, 4 if num_samples == 1 else 16)):
-    run = engine_lib._Run(_engine(slots=most), queue, WARM, KEY)
+    run = rollout_engine._Run(_engine(slots=most), queue, WARM, KEY)
     assert run.slots.token.size == expected
 
 
@@ -200,8 +200,8 @@ def test_slots_become_fewer_as_completions_end_and_no_text_changes(
   sampling = dataclasses.replace(WARM, max_tokens=40)
   engine = _engine(config, NeverEnds(), slots=8, chunk=4)
   whole, before = engine.complete(requests, sampling, KEY)
-  monkeypatch.setattr(engine_lib._Run, "SHRINKS_FROM", 0)
-  monkeypatch.setattr(engine_lib._Run, "FEWEST_ROWS", 2)
+  monkeypatch.setattr(rollout_engine._Run, "SHRINKS_FROM", 0)
+  monkeypatch.setattr(rollout_engine._Run, "FEWEST_ROWS", 2)
   found, after = engine.complete(requests, sampling, KEY)
   assert after.decoded == before.decoded == sum(budgets)
   assert after.slot_steps < 0.7 * before.slot_steps
@@ -213,17 +213,17 @@ def test_slots_become_fewer_as_completions_end_and_no_text_changes(
 def test_a_prefill_takes_later_prompts_that_fit_where_the_next_one_does_not():
   prompts = [[10, i, *[3] * n, 12] for i, n in enumerate((90, 90, 150, 150))]
   requests = _requests(prompts, 1)
-  queue = engine_lib.shared_prompts(requests, 4)
-  run = engine_lib._Run(_engine(slots=4), queue, WARM, KEY)
+  queue = rollout_engine.shared_prompts(requests, 4)
+  run = rollout_engine._Run(_engine(slots=4), queue, WARM, KEY)
   lengths = []
-  original = slots.prefill
+  original = engine_programs.prefill
 
   def prefill(params, caches, tokens, *args, **options):
     lengths.append(int((tokens != 0).sum()))
     return original(params, caches, tokens, *args, **options)
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(slots, "prefill", prefill)
+    patch.setattr(engine_programs, "prefill", prefill)
     run.advance()
   assert len(lengths) == 2
 
@@ -306,9 +306,9 @@ def test_a_policy_that_never_ends_stops_at_its_budget():
 
 
 def test_nothing_asked_is_nothing_answered():
-  assert _engine().complete([], WARM, KEY) == ([], engine_lib.Work())
+  assert _engine().complete([], WARM, KEY) == ([], rollout_engine.Work())
   found, work = _engine().complete(_requests(num_samples=0), WARM, KEY)
-  assert found == [[] for _ in PROMPTS] and work == engine_lib.Work()
+  assert found == [[] for _ in PROMPTS] and work == rollout_engine.Work()
 
 
 # --- What is shared ---------------------------------------------------------
@@ -328,7 +328,7 @@ def test_one_prefill_of_a_solution_serves_all_its_prefixes():
 def test_a_prompt_that_begins_two_others_is_prefilled_with_one_of_them():
   a, b = [10, 1, 2, 3, 4], [10, 1, 2, 9, 9, 9]
   requests = _requests([a, [10, 1, 2], b, b], 1)
-  (first, second) = engine_lib.shared_prompts(requests, 9)
+  (first, second) = rollout_engine.shared_prompts(requests, 9)
   assert first.tokens.tolist() == b and second.tokens.tolist() == a
   for prompt, branches in (
     (first, [(3, 6), (2, 6)]),
@@ -342,13 +342,16 @@ def test_two_programs_serve_all_calls_of_one_shape():
   engine = _engine(slots=8, chunk=3)
   prompts = [[10, i % 10, *[3] * (4 + i % 9), 12] for i in range(90)]
   engine.complete(_requests(prompts, 2), WARM, KEY)
-  before = slots.prefill._cache_size(), slots.decode_chunk._cache_size()
+  before = (
+    engine_programs.prefill._cache_size(),
+    engine_programs.decode_chunk._cache_size(),
+  )
   # Other prompts, each about as long and of as many samples.
   other = [[10, *[i % 7] * 3, i % 10, *[5] * (i % 9), 12] for i in range(70)]
   engine.complete(_requests(other, 3), WARM, jax.random.key(5))
   assert before == (
-    slots.prefill._cache_size(),
-    slots.decode_chunk._cache_size(),
+    engine_programs.prefill._cache_size(),
+    engine_programs.decode_chunk._cache_size(),
   )
 
 
@@ -357,8 +360,8 @@ def test_memory_is_of_slots_whatever_is_asked():
   sampling = sampler.Sampling(8, temperature=1.0)
 
   def held(requests):
-    queue = engine_lib.shared_prompts(requests, sampling.max_tokens)
-    run = engine_lib._Run(engine, queue, sampling, jax.random.key(0))
+    queue = rollout_engine.shared_prompts(requests, sampling.max_tokens)
+    run = rollout_engine._Run(engine, queue, sampling, jax.random.key(0))
     return sum(x.nbytes for x in jax.tree.leaves((run.caches, run.slots)))
 
   prompts = [[10, a, b] for a in range(8) for b in range(8)]
@@ -371,7 +374,7 @@ def test_slots_stay_in_use_while_there_is_work():
   random = np.random.default_rng(0)
   lengths = np.clip(random.lognormal(3.0, 0.47, 400), 2, 90).astype(int)
   requests = [
-    engine_lib.Request(f"r{i}", [10, i % 10, 12], 1, int(n))
+    rollout_engine.Request(f"r{i}", [10, i % 10, 12], 1, int(n))
     for i, n in enumerate(lengths)
   ]
   budget = sampler.Sampling(max_tokens=90, temperature=0.0)
@@ -405,7 +408,7 @@ def test_groups_fit_into_the_slots_and_hold_what_begins_at_once():
   for _ in range(300):
     samples = random.integers(1, 20, random.integers(1, 30)).tolist()
     num = int(random.integers(1, 100))
-    size, buffers = engine_lib.grouping(samples, num)
+    size, buffers = rollout_engine.grouping(samples, num)
     assert 1 <= size <= num and buffers <= 2
     groups = sum(-(-n // size) for n in samples)
     assert buffers == 2 or size == 1 or groups <= num // size
@@ -413,7 +416,7 @@ def test_groups_fit_into_the_slots_and_hold_what_begins_at_once():
 
 def test_idle_slots_share_the_work_of_one_prompt():
   budget = sampler.Sampling(max_tokens=40, temperature=0.0)
-  request = engine_lib.Request("a", PROMPTS[0], 64)
+  request = rollout_engine.Request("a", PROMPTS[0], 64)
   engine = _engine(scale=0.0, slots=64, chunk=4)
   (row,), work = engine.complete([request], budget, KEY)
   assert [len(c.tokens) for c in row] == [40] * 64
@@ -429,13 +432,13 @@ def test_generate_gives_whole_solutions_that_tell_of_their_new_tokens():
   codec = codecs.SeparatorCodec(test_sampler.Digits())
   prompts = [codec.prompt(prefix).tokens for prefix in prefixes]
   requests = [
-    engine_lib.Request(p.id, prompt, 2)
+    rollout_engine.Request(p.id, prompt, 2)
     for p, prompt in zip(prefixes, prompts, strict=True)
   ]
   expected, _ = _engine().complete(requests, WARM, KEY)
   for prefix, row, found in zip(prefixes, rows, expected, strict=True):
     for solution, c in zip(row, found, strict=True):
-      steps, _ = own_form.split_steps(c.tokens, test_sampler.Digits())
+      steps = own_form.split_steps(c.tokens, test_sampler.Digits())
       assert solution.steps == (*prefix.steps, *steps)
       assert solution.extra["num_tokens"] == len(c.tokens)
       assert solution.extra["stopped"] == c.stopped

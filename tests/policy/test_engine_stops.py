@@ -12,7 +12,7 @@ import test_sampler
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.policy import codecs
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.text import segmenters
 from prm_jax.text import step_automaton
 from prm_jax.text import step_spans
@@ -129,7 +129,7 @@ def test_two_ways_to_stop_or_a_state_that_is_none_are_refused():
   stops = step_automaton.make(TOKENS, segmenters.LINE)
   with pytest.raises(errors.InputError, match="give one of them"):
     test_engine._engine(stops=stops, stop_at_step=True)
-  requests = [engine_lib.Request("a", [10], 1, stop_state=3)]
+  requests = [rollout_engine.Request("a", [10], 1, stop_state=3)]
   with pytest.raises(errors.InputError, match=r"a: stop_state=3, .* 2 states"):
     test_engine._engine(stops=stops).complete(requests, WARM, KEY)
   with pytest.raises(errors.InputError, match=r"a: stop_state=3, .* 1 states"):

@@ -18,7 +18,7 @@ from prm_jax import schema
 from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import sampler
-from prm_jax.text import encoding as encode
+from prm_jax.text import encoding
 from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 
@@ -327,22 +327,23 @@ def test_generate_keeps_the_steps_it_is_given_and_goes_on():
   tokenizer, prefixes = Digits(), [_prefix(k) for k in (0, 1, 3)]
   rows = _sampler().generate(prefixes, 4, WARM, KEY)
   prompts = [
-    encode.encode(
+    encoding.encode(
       p.problem,
       p.steps,
       tokenizer,
-      encode.EncodingConfig(template=own_form.OWN),
+      encoding.EncodingConfig(template=own_form.OWN),
     ).tokens
     for p in prefixes
   ]
   completions = _sampler().complete(prompts, 4, WARM, KEY)
   for prefix, row, expected in zip(prefixes, rows, completions, strict=True):
     for n, (found, c) in enumerate(zip(row, expected, strict=True)):
-      steps, ended = own_form.split_steps(c.tokens, tokenizer)
+      steps = own_form.split_steps(c.tokens, tokenizer)
       assert found.steps == (*prefix.steps, *steps)
       assert found.id == f"{prefix.id}/{n}"
       assert found.problem == prefix.problem
       assert found.extra["mark"] == len(prefix.steps)
+      ended = tokenizer.eos in c.tokens
       assert found.extra["ended"] == ended == c.ended
       np.testing.assert_allclose(
         [found.extra["log_prob_mean"], found.extra["log_prob_min"]],
@@ -358,7 +359,7 @@ def test_a_continuation_reads_the_prefix_as_training_does():
   (whole,) = policy.complete(
     [own_form.prompt("12", tokenizer)], 1, budget, KEY
   )[0]
-  steps, _ = own_form.split_steps(whole.tokens, tokenizer)
+  steps = own_form.split_steps(whole.tokens, tokenizer)
   full = schema.Solution(id="a", problem="12", steps=tuple(steps))
   separators = np.flatnonzero(whole.tokens == tokenizer.separator)
   for k in range(1, len(separators)):

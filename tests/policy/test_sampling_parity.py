@@ -24,7 +24,7 @@ from prm_jax import batch as batch_lib  # noqa: E402
 from prm_jax import huggingface  # noqa: E402
 from prm_jax.models import transformer  # noqa: E402
 from prm_jax.policy import drawing  # noqa: E402
-from prm_jax.policy import rollout_engine as engine_lib  # noqa: E402
+from prm_jax.policy import rollout_engine as rollout_engine  # noqa: E402
 from prm_jax.policy import sampler as sampler_lib  # noqa: E402
 
 torch.set_num_threads(1)  # other tests have the other cores
@@ -111,9 +111,10 @@ def _generate(model, prompt, ends):
 
 
 def _by_engine(config, params, prompts, sampling, eos):
-  engine = engine_lib.Engine(config, params, Ids(eos), slots=8, chunk=4)
+  engine = rollout_engine.Engine(config, params, Ids(eos), slots=8, chunk=4)
   requests = [
-    engine_lib.Request(str(i), prompt, 1) for i, prompt in enumerate(prompts)
+    rollout_engine.Request(str(i), prompt, 1)
+    for i, prompt in enumerate(prompts)
   ]
   return [row[0] for row in engine.complete(requests, sampling, KEY)[0]]
 

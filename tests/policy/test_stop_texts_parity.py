@@ -14,7 +14,7 @@ from prm_jax import huggingface  # noqa: E402
 from prm_jax import schema  # noqa: E402
 from prm_jax.policy import codecs  # noqa: E402
 from prm_jax.policy import drawing  # noqa: E402
-from prm_jax.policy import rollout_engine as engine_lib  # noqa: E402
+from prm_jax.policy import rollout_engine as rollout_engine  # noqa: E402
 from prm_jax.text import policy_templates  # noqa: E402
 
 pytestmark = pytest.mark.parity
@@ -57,7 +57,7 @@ def test_a_completion_ends_at_the_token_that_completes_a_stop_text(policy):
   for k in range(12):
     start = schema.Solution(str(k), f"What is {k} + 3?", ())
     codec = codecs.of(template, tokenizer)
-    engine = engine_lib.Engine(model, params, tokenizer, codec=codec)
+    engine = rollout_engine.Engine(model, params, tokenizer, codec=codec)
     ((whole,),), _ = engine.generate([start], 1, GREEDY, jax.random.key(0))
     text = whole.raw_text
     # Letters in the middle of the text, wherever tokens begin and end.

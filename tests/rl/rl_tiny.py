@@ -19,7 +19,7 @@ from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import rl_config
 from prm_jax.rl import rl_run_config
 from prm_jax.rl import rollout as rollout_lib
-from prm_jax.rl import tasks as problems_lib
+from prm_jax.rl import tasks
 from prm_jax.testbed import arithmetic
 from prm_jax.text import encoding
 from prm_jax.text import encoding_records
@@ -148,7 +148,7 @@ def config(
   return rl_config.RLConfig(**known | fields)
 
 
-def train(run, workdir, sources, grader=problems_lib.ARITHMETIC):
+def train(run, workdir, sources, grader=tasks.ARITHMETIC):
   """Runs a config on the problems of two sources; returns the last state."""
-  given = problems_lib.ProblemsConfig(*sources, 4, grader)
+  given = tasks.ProblemsConfig(*sources, 4, grader)
   return rl_run_config.Run(run, given).train(workdir)

@@ -24,7 +24,7 @@ from prm_jax.rl import experience
 from prm_jax.rl import reward_record
 from prm_jax.rl import rl_run
 from prm_jax.rl import roles as roles_lib
-from prm_jax.rl import tasks as problems_lib
+from prm_jax.rl import tasks
 from prm_jax.runtime import files
 
 pytestmark = pytest.mark.usefixtures("one_device", "equal_programs")
@@ -248,7 +248,7 @@ def test_a_role_that_isnt_there_is_refused_in_one_line(tmp_path, monkeypatch):
       roles_lib.read_roles(config.roles)
   with (
     pytest.raises(errors.InputError, match=r"f\.py:last: f\.py:2: IndexError"),
-    problems_lib.open_verifier("f.py:last"),
+    tasks.open_verifier("f.py:last"),
   ):
     pass
 
@@ -258,8 +258,8 @@ def test_a_verifier_of_ones_own_needs_no_right_answers(world, tmp_path):
   path = tmp_path / "problems.jsonl"
   files.write_records(path, [dict(id="a", problem="p")])
   config = rl_tiny.config(rewards=dict(verifier=1.0))
-  problems, _ = problems_lib.read_problems(f"problems:{path}")
-  with problems_lib.open_verifier(grader) as verifier:
+  problems, _ = tasks.read_problems(f"problems:{path}")
+  with tasks.open_verifier(grader) as verifier:
     errors.raise_first(rl_run._misfits(config.rewards, problems, verifier))
     solution = schema.Solution(
       "a", "p", ("so", "answer 7"), extra=dict(reference_answer="7")

@@ -34,7 +34,7 @@ def _written(steps, words=BYTES, end=True):
 
 
 def _solution(completion, words=BYTES, problem="p", **more):
-  steps, _ = own_form.split_steps(completion.tokens, words)
+  steps = own_form.split_steps(completion.tokens, words)
   extra = dict(stopped=completion.stopped, num_tokens=len(completion.tokens))
   return schema.Solution("s", problem, tuple(steps), extra=extra, **more)
 
@@ -77,7 +77,7 @@ def _collect(
 )
 def test_there_is_one_closing_token_for_each_step_of_a_completion(ids):
   ends = CODEC.places(np.asarray(ids, np.int32)).step_ends
-  steps, _ = own_form.split_steps(ids, BYTES)
+  steps = own_form.split_steps(ids, BYTES)
   assert len(ends) == len(steps)
   assert all(0 <= end < len(ids) for end in ends)
   assert (np.diff(ends) > 0).all()

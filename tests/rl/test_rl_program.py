@@ -14,7 +14,7 @@ from prm_jax import schema
 from prm_jax.models import sharding
 from prm_jax.models import transformer
 from prm_jax.policy import codecs
-from prm_jax.policy import rollout_engine as engine_lib
+from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler
 from prm_jax.rl import policy_losses
 from prm_jax.rl import rl_run
@@ -39,11 +39,11 @@ def _sampled(temperature=1.0):
   ]
   codec = codecs.SeparatorCodec(words)
   prompts = [codec.prompt(s) for s in starts]
-  engine = engine_lib.Engine(
+  engine = rollout_engine.Engine(
     rl_tiny.model(), rl_tiny.params(), words, slots=8, chunk=4
   )
   requests = [
-    engine_lib.Request(s.id, p.tokens, 2)
+    rollout_engine.Request(s.id, p.tokens, 2)
     for s, p in zip(starts, prompts, strict=True)
   ]
   sampling = sampler.Sampling(rl_tiny.MAX_TOKENS, temperature, tempered=True)

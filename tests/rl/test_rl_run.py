@@ -29,8 +29,8 @@ from prm_jax.rl import hacking_monitor
 from prm_jax.rl import rl_run
 from prm_jax.rl import rl_run_config
 from prm_jax.rl import roles as roles_lib
-from prm_jax.rl import sample_files as samples_lib
-from prm_jax.rl import tasks as problems_lib
+from prm_jax.rl import sample_files
+from prm_jax.rl import tasks
 from prm_jax.rl import updates
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import files
@@ -198,7 +198,7 @@ def test_an_update_logs_the_truth_beside_what_is_rewarded(whole):
   assert first["step"] == 0
   assert {"accuracy", "all_steps_correct", "prm_score"} <= first.keys()
   samples = _records(workdir, name="samples.jsonl")
-  assert len(samples) == 5 * samples_lib.SHOWN
+  assert len(samples) == 5 * sample_files.SHOWN
   assert all(len(x["prm"]) == len(x["steps"]) for x in samples)
 
 
@@ -266,7 +266,7 @@ def test_of_a_problems_records_the_first_answer_counts(tmp_path):
   records = [dict(id="a", problem="p"), dict(id="b", problem="p", answer="3")]
   records += [dict(id="c", problem="p", answer="4"), dict(id="d", problem="q")]
   files.write_records(path, records)
-  found, counts = problems_lib.read_problems(f"problems:{path}")
+  found, counts = tasks.read_problems(f"problems:{path}")
   answers = [(x.problem, x.extra[schema.REFERENCE]) for x in found]
   assert answers == [("p", "3"), ("q", None)]
   assert counts == {"met before": 2, "without an answer": 1}
@@ -293,7 +293,7 @@ def test_a_half_written_sample_is_dropped_with_what_is_made_again(
   lines = (checked_lines.line_of(json.dumps(x)) for x in whole)
   path.write_text("".join([*lines, end]))
   # A rollout of nothing: only what was there is left.
-  samples_lib.Samples(tmp_path, 2)(2, [], None, None, None)
+  sample_files.Samples(tmp_path, 2)(2, [], None, None, None)
   assert [x for _, x in checked_lines.read(path)] == whole[:2]
 
 
@@ -482,7 +482,6 @@ def get_config():
   c.packing = dict(batch_size=4, sequence_length=64, share_prefixes=True)
   c.optimizer = dict(peak_lr=1e-3, warmup_steps=0)
   c.fit = dict(steps=2, log_every=1, checkpoint_every=1)
-  c.monitor = dict(action="warn")
   c.mesh = (1, 1, 1)
   return c
 """
@@ -504,7 +503,8 @@ def test_the_train_command_runs_a_config_of_reinforcement_learning(
   assert main.main([*command, "--config.fit.steps=1"]) == 0
   assert saves.saved_steps(workdir) == [1]
   assert (workdir / chat).read_text() == "{{ messages }}"
-  assert json.loads((workdir / "config.json").read_text())["program"] == "rl"
+  config = json.loads((workdir / "config.json").read_text())
+  assert config["program"] == "rl" and config["monitor"]["action"] == "warn"
   assert f"report: {workdir / 'report.html'}" in capsys.readouterr().out
   assert "A policy after 1 update<" in (workdir / "report.html").read_text()
   assert main.main([*command, "--config.credit.baseline=best"]) == 1
@@ -515,8 +515,8 @@ def test_the_train_command_runs_a_config_of_reinforcement_learning(
 
 def test_a_source_of_the_testbed_has_a_split_and_a_number():
   with pytest.raises(errors.InputError, match="expected arithmetic:SPLIT"):
-    problems_lib.read_problems("arithmetic:train")
-  found, counts = problems_lib.read_problems("arithmetic:train:9")
+    tasks.read_problems("arithmetic:train")
+  found, counts = tasks.read_problems("arithmetic:train:9")
   assert len(found) + counts.get("met before", 0) == 9
 
 
@@ -594,7 +594,7 @@ def test_a_config_that_was_written_out_is_read_as_the_same_run():
     prm="-",
     model=dict(remat="none"),
   )
-  problems = problems_lib.ProblemsConfig("a", "b")
+  problems = tasks.ProblemsConfig("a", "b")
   written = dataclasses.asdict(config)
   written["problems"] = dataclasses.asdict(problems)
   written = json.loads(json.dumps(written))

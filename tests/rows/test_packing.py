@@ -16,7 +16,7 @@ from prm_jax import batch as batch_lib
 from prm_jax.datasets.formats import prm800k
 from prm_jax.rows import loader
 from prm_jax.rows import packing
-from prm_jax.text import encoding as encode
+from prm_jax.text import encoding
 from prm_jax.text import own_form
 
 # --- Examples ---------------------------------------------------------------
@@ -25,7 +25,7 @@ from prm_jax.text import own_form
 def _example(tokens, targets=(), ends=(), group=""):
   """Returns an example; targets: (index, label, weight) each."""
   n = len(tokens)
-  made = encode.Example(
+  made = encoding.Example(
     tokens=np.asarray(tokens, np.int32),
     labels=np.zeros(n, np.float32),
     weights=np.zeros(n, np.float32),
@@ -377,16 +377,16 @@ def test_prm800k_fills_its_rows_as_chains_and_as_trees(public_data):
   """With 1-in-10 of phase 1, all alternatives, and the phase-2 sample."""
   words, encoding_config = (
     _Words(),
-    encode.EncodingConfig(max_tokens=4_096, template=own_form.OWN),
+    encoding.EncodingConfig(max_tokens=4_096, template=own_form.OWN),
   )
   made = []
   for name in ("phase1_test", "phase2_sample"):
     solutions = prm800k.read(public_data("prm800k", f"{name}.jsonl.gz"))
-    more, counts = encode.prm_examples(
+    more, counts = encoding.prm_examples(
       solutions,
       words,
       encoding_config,
-      encode.LabelPolicy(after_first_error="keep"),
+      encoding.LabelPolicy(after_first_error="keep"),
     )
     assert not counts["solutions too long"]
     made += more

@@ -13,7 +13,7 @@ from prm_jax import schema
 from prm_jax.datasets.formats import prm800k
 from prm_jax.rows import packing
 from prm_jax.rows import preference_pairs
-from prm_jax.text import encoding as encode
+from prm_jax.text import encoding
 from prm_jax.text import own_form
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.training import batches
@@ -56,13 +56,13 @@ def _solutions():
 
 
 def _examples(place="last_token", solutions=None):
-  examples, _ = encode.prm_examples(
+  examples, _ = encoding.prm_examples(
     _solutions() if solutions is None else solutions,
     BYTES,
-    encode.EncodingConfig(
+    encoding.EncodingConfig(
       score_position=place, max_tokens=LONG, template=own_form.OWN
     ),
-    encode.LabelPolicy(after_first_error="keep"),
+    encoding.LabelPolicy(after_first_error="keep"),
   )
   return examples
 
@@ -84,7 +84,7 @@ def _pairs_by_text(solutions):
 # --- Who is compared --------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", encode.SCORE_POSITIONS)
+@pytest.mark.parametrize("place", encoding.SCORE_POSITIONS)
 def test_alternatives_are_the_steps_behind_equal_texts(place):
   kept, counts = preference_pairs.group(_examples(place), "alternatives")
   expected = len(_pairs_by_text(_solutions()))
@@ -126,7 +126,7 @@ def test_a_blank_step_or_a_separator_in_the_text_moves_no_prefix():
     _solution("p", ["a\n", "c"], [1, 0]),
     _solution("p", ["", "a", "b"], [1, 1, 0]),
   ]
-  for place in encode.SCORE_POSITIONS:
+  for place in encoding.SCORE_POSITIONS:
     _, counts = preference_pairs.group(
       _examples(place, solutions), "alternatives"
     )
@@ -134,10 +134,10 @@ def test_a_blank_step_or_a_separator_in_the_text_moves_no_prefix():
 
 
 def test_solutions_of_one_problem_are_compared_at_their_last_targets():
-  examples, _ = encode.orm_examples(
+  examples, _ = encoding.orm_examples(
     _solutions(),
     BYTES,
-    encode.EncodingConfig(max_tokens=LONG, template=own_form.OWN),
+    encoding.EncodingConfig(max_tokens=LONG, template=own_form.OWN),
     "last_step",
   )
   kept, counts = preference_pairs.group(examples, "solutions")
@@ -155,13 +155,13 @@ def test_phase_1_holds_17349_pairs_of_a_good_and_a_bad_alternative(
   public_data,
 ):
   path = public_data("prm800k", "phase1_train.jsonl.gz")
-  policy = encode.LabelPolicy(neutral="ignore")
-  encoding_config = encode.EncodingConfig(
+  policy = encoding.LabelPolicy(neutral="ignore")
+  encoding_config = encoding.EncodingConfig(
     max_tokens=None, template=own_form.OWN
   )
   found, words = 0, _Words()
   for tree in prm800k.read_trees(path):
-    examples, _ = encode.prm_examples(tree, words, encoding_config, policy)
+    examples, _ = encoding.prm_examples(tree, words, encoding_config, policy)
     _, counts = preference_pairs.group(examples, "alternatives")
     found += counts["pairs"]
   assert found == 17_349
@@ -298,12 +298,12 @@ def test_rivals_are_of_one_problem_whatever_group_a_record_names():
       name, problem, ("x",), outcome=right, extra={"group": group}
     )
 
-  config = encode.EncodingConfig(max_tokens=LONG, template=own_form.OWN)
+  config = encoding.EncodingConfig(max_tokens=LONG, template=own_form.OWN)
   for others, pairs in (
     ([("b", "p", False, "h")], 1),
     ([("b", "q", False, "g")], 0),
   ):
     solutions = [solution(*x) for x in (("a", "p", True, "g"), *others)]
-    examples, _ = encode.orm_examples(solutions, BYTES, config, "last_step")
+    examples, _ = encoding.orm_examples(solutions, BYTES, config, "last_step")
     _, counts = preference_pairs.group(examples, "solutions")
     assert counts["pairs"] == pairs

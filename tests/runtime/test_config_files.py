@@ -18,7 +18,7 @@ from prm_jax.grading import pool
 from prm_jax.records import chosen_tokenizer
 from prm_jax.records import sources as sources_lib
 from prm_jax.rl import rl_run_config
-from prm_jax.rl import tasks as problems_lib
+from prm_jax.rl import tasks
 from prm_jax.runtime import config_files
 from prm_jax.runtime import verbs
 from prm_jax.text import encoding_records
@@ -433,7 +433,7 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
     config = rl_run_config.filled(verbs.Config(path))
     run = rl_run_config.from_config(config)
     assert run.config.init_from
-    assert run.problems.grader in (problems_lib.ARITHMETIC, *pool.GRADERS)
+    assert run.problems.grader in (tasks.ARITHMETIC, *pool.GRADERS)
     return
   if "init_from" in config and "d_model" not in config.model:
     # Its model is that of the checkpoint that it starts from.

@@ -26,7 +26,7 @@ from prm_jax.rows import packing
 from prm_jax.runtime import distributed
 from prm_jax.text import encoding
 from prm_jax.training import batches
-from prm_jax.training import metrics_log as records
+from prm_jax.training import metrics_log
 
 SHAPE = (2, 2, 1)
 # With spikes skipped a state has more to save, which all processes hold.
@@ -460,10 +460,10 @@ def test_one_process_is_the_first_and_asks_nobody(tmp_path):
 
   with pytest.raises(errors.InputError, match=r"^no$"):
     distributed.on_first(refuse)
-  kept, dropped = records.keep_records(tmp_path / "none.jsonl", bool)
+  kept, dropped = metrics_log.keep_records(tmp_path / "none.jsonl", bool)
   assert (kept, dropped) == ([], 0)
   (tmp_path / "a.jsonl").write_text(json.dumps(dict(step=1)) + "\n")
-  kept, dropped = records.keep_records(
+  kept, dropped = metrics_log.keep_records(
     tmp_path / "a.jsonl", lambda r: r["step"]
   )
   assert (kept, dropped) == ([dict(step=1)], 0)

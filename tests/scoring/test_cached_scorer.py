@@ -349,7 +349,7 @@ def test_the_cache_takes_memory_as_tokens_come_and_scores_stay(monkeypatch):
   for solution in solutions:
     _assert_same(cached.score([solution]), scorer.score([solution]))
     made.append(cached._pages.k.shape[1])
-  used = cached._cache.num_used
+  used = len(cached._cache._used)
   assert made == sorted(made) and made[0] < made[-1] < 2 * used < 512
   # What an emptied cache had is kept: its programs are compiled.
   cached.clear()

@@ -52,7 +52,7 @@ def test_whatever_fits_into_all_pages_is_added_and_no_page_is_lost(
     ids = ids[: pages * S]
     _add(cache, ids)
     assert _ids(cache.match(ids)) == ids
-    assert cache.num_used <= pages
+    assert len(cache._used) <= pages
     numbers = [page.number for page in cache._used] + cache._free
     assert sorted(numbers) == list(range(pages))
     for page in cache._used:
@@ -96,5 +96,5 @@ def test_what_leaves_no_room_for_the_rest_of_a_path_makes_room():
   _add(cache, [1, 2, 2, 2])
   whole = [1] * 12
   assert _add(cache, whole) == 0
-  assert cache.num_used == 3
+  assert len(cache._used) == 3
   assert _add(cache, whole) == 12

@@ -13,7 +13,7 @@ from prm_jax.search import engine
 from prm_jax.search import mcts
 from prm_jax.search import particles
 from prm_jax.search import rules
-from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_limits
 from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 from prm_jax.testbed import arithmetic
@@ -82,7 +82,7 @@ def verifier(
 def search(
   rule: rules.Rule,
   problems: Sequence[schema.Solution] = PROBLEMS,
-  limits: limits_lib.Limits = limits_lib.Limits(),
+  limits: search_limits.Limits = search_limits.Limits(),
   *,
   noise: float = 2.0,
   writes: search_models.Policy = POLICY,

@@ -14,7 +14,7 @@ from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine
 from prm_jax.search import records
 from prm_jax.search import rules
-from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_limits
 from prm_jax.search import search_models
 from prm_jax.search import solutions
 from prm_jax.search import tree as tree_lib
@@ -31,7 +31,7 @@ def _records(trees):
 
 @ALL
 def test_a_tree_depends_on_its_own_problem_alone(name):
-  rule, limits = searches.RULES[name], limits_lib.Limits(budget_tokens=150)
+  rule, limits = searches.RULES[name], search_limits.Limits(budget_tokens=150)
   together = _records(searches.search(rule, limits=limits))
   other_way = _records(
     searches.search(rule, searches.PROBLEMS[::-1], limits=limits)
@@ -60,7 +60,7 @@ def test_a_saved_tree_goes_on_as_if_it_had_never_stopped(name):
 @pytest.mark.parametrize("lookahead", [0, 1])
 def test_the_bill_is_what_the_tree_shows(name, lookahead):
   """Counted again from the texts alone, with sets of whole prefixes."""
-  limits = limits_lib.Limits(lookahead=lookahead)
+  limits = search_limits.Limits(lookahead=lookahead)
   for tree in searches.search(searches.RULES[name], limits=limits):
     encode = arithmetic_policy.Annotator().encode
     written, read = set(), set()
@@ -113,7 +113,7 @@ def test_no_child_is_begun_when_the_budget_is_spent(name, limit):
   for budget in (1, 60, 90):
     budget *= 1 if limit == "budget_tokens" else 1500
     trees = searches.search(
-      searches.RULES[name], limits=limits_lib.Limits(**{limit: budget})
+      searches.RULES[name], limits=search_limits.Limits(**{limit: budget})
     )
     for tree, free in zip(trees, unlimited, strict=True):
       costs = {"policy": searches.COST, "scorer": searches.COST}
@@ -143,7 +143,7 @@ def test_a_budget_that_one_child_takes_to_the_unit_is_spent_by_it(limit):
     assert flops is not None
     budget = flops
   for more, children in ((0, 1), (1, 2)):
-    limits = limits_lib.Limits(**{limit: budget + more})
+    limits = search_limits.Limits(**{limit: budget + more})
     (tree,) = searches.search(rules.BestOfN(3), searches.PROBLEMS[:1], limits)
     assert len(tree.nodes) == 1 + children
     assert len(tree.candidates) == children
@@ -152,7 +152,7 @@ def test_a_budget_that_one_child_takes_to_the_unit_is_spent_by_it(limit):
 
 def test_a_budget_for_less_than_a_solution_is_a_counted_outcome():
   trees = searches.search(
-    searches.RULES["beam"], limits=limits_lib.Limits(budget_tokens=1)
+    searches.RULES["beam"], limits=search_limits.Limits(budget_tokens=1)
   )
   found = [*solutions.results(trees, {})]
   counts = solutions.counts(found)
@@ -164,7 +164,7 @@ def test_what_was_drawn_in_vain_is_in_a_bill_of_its_own():
   (tree,) = searches.search(
     rules.BestOfN(8),
     searches.PROBLEMS[:1],
-    limits_lib.Limits(budget_tokens=40),
+    search_limits.Limits(budget_tokens=40),
   )
   first = len(tree.nodes) - 1
   assert first < 4  # the first call has four
@@ -176,7 +176,7 @@ def test_what_was_drawn_in_vain_is_in_a_bill_of_its_own():
 @pytest.mark.parametrize("ahead", [1, 2, 9])
 def test_looking_ahead_scores_the_greedy_continuation(ahead):
   """The exact verifier at its end; the tree holds none of its steps."""
-  limits = limits_lib.Limits(lookahead=ahead)
+  limits = search_limits.Limits(lookahead=ahead)
   for tree in searches.search(rules.Beam(2, 2), limits=limits, noise=0.0):
     for node in tree.nodes[1:]:
       steps = (*node.solution.steps, *node.ahead)
@@ -223,7 +223,7 @@ def test_a_policy_that_ends_at_once_or_never_ends_the_search(
 ):
   trees = searches.search(
     searches.RULES[name],
-    limits=limits_lib.Limits(max_steps=3),
+    limits=search_limits.Limits(max_steps=3),
     writes=_writes(step_of),
   )
   for tree in trees:
@@ -241,7 +241,7 @@ def test_a_solution_ends_with_the_step_that_reaches_its_most_tokens(
 ):
   trees = searches.search(
     rules.Beam(2, 1),
-    limits=limits_lib.Limits(max_tokens=most),
+    limits=search_limits.Limits(max_tokens=most),
     writes=_writes(lambda p: _new(p, ["a b"])),
   )
   assert {
@@ -284,7 +284,7 @@ def test_what_is_not_known_is_none_and_what_was_not_read_is_0():
 
 
 def test_the_writer_of_a_step_looks_ahead_from_it():
-  limits = limits_lib.Limits(lookahead=1)
+  limits = search_limits.Limits(lookahead=1)
   policies = dict(draft=searches.POLICY, target=searches.POLICY)
   trees = engine.search(
     searches.PROBLEMS,
@@ -350,7 +350,7 @@ def test_no_two_completions_have_one_seed():
   )
   for name, rule in searches.RULES.items():
     asked.clear()
-    limits = limits_lib.Limits(lookahead=1)
+    limits = search_limits.Limits(lookahead=1)
     searches.search(rule, searches.PROBLEMS[:2], limits, writes=writes)
     assert len(asked) == len(set(asked)) > 4, name
 

@@ -16,7 +16,7 @@ from prm_jax.search import mcts
 from prm_jax.search import particles
 from prm_jax.search import records
 from prm_jax.search import rules
-from prm_jax.search import search_limits as limits_lib
+from prm_jax.search import search_limits
 from prm_jax.search import search_models
 from prm_jax.search import tree as tree_lib
 from prm_jax.testbed import arithmetic
@@ -191,8 +191,7 @@ def test_without_a_candidate_or_an_answer_there_is_none():
     (lambda: adaptive.AdaptiveBestOfN(9, 3), "pilot=9"),
     (lambda: adaptive.AdaptiveBestOfN(1, 3, 1.0), "confidence=1"),
     (lambda: adaptive.fit([[1.0]], [1.0]), "2 or more"),
-    (lambda: limits_lib.Limits(budget_tokens=0), "budget_tokens=0"),
-    (lambda: rules.check_policies(rules.Speculate(), ["policy"]), "draft"),
+    (lambda: search_limits.Limits(budget_tokens=0), "budget_tokens=0"),
   ],
 )
 def test_options_that_make_no_sense_are_refused(make, says):

@@ -11,6 +11,7 @@ from prm_jax.serving import chat_requests
 from prm_jax.serving import refusals
 from prm_jax.text import own_form
 from prm_jax.text import policy_templates
+from prm_jax.text import policy_text
 from prm_jax.text import templates
 
 TEMPLATES = {
@@ -123,7 +124,7 @@ def test_an_unfinished_chat_is_read_unless_its_text_is_a_finished_ones(
 @pytest.mark.parametrize("end", [" </s>", "</s>", ""])
 def test_the_text_before_the_end_of_an_orms_chat_is_no_response(end):
   """As in Llama 2's chat, where a space comes before </s>."""
-  orm = policy_templates.PolicyTemplate(
+  orm = policy_text.PolicyTemplate(
     "chat",
     (
       *(("control", "<s>"), ("text", "[INST] "), templates.PROBLEM),

@@ -9,7 +9,7 @@ import numpy as np
 from prm_jax import schema
 from prm_jax.labelling import judge_prompts
 from prm_jax.testbed import arithmetic
-from prm_jax.testbed import judge as testbed_judge
+from prm_jax.testbed import judge
 
 PROBLEM = "Ann dials 3 up 4 times 7 ."
 RIGHT = ("so 3 + 4 = 7", "ok 7 * 7 = 1", "answer 1")
@@ -25,7 +25,7 @@ def test_a_chain_reads_as_the_first_error_of_its_labels(seed):
   random = np.random.default_rng(seed)
   (problem,) = arithmetic.problems(1, "train", arithmetic.Task(), random)
   solved = arithmetic.solve(problem, random, arithmetic.Task())
-  (chain,), counts = testbed_judge.chains([arithmetic.judge(solved)])
+  (chain,), counts = judge.chains([arithmetic.judge(solved)])
   n = len(solved.steps)
   labels = arithmetic.check(problem.problem, solved.steps)
   found = judge_prompts.DIAL.read("\n".join(chain.steps), n)
@@ -43,9 +43,7 @@ def test_a_chain_reads_as_the_first_error_of_its_labels(seed):
 
 
 def test_a_chain_is_short_and_in_the_testbeds_words():
-  (chain,), _ = testbed_judge.chains(
-    [_solution(("so 3 + 4 = 7", "ok 7 * 7 = 2", "x"))]
-  )
+  (chain,), _ = judge.chains([_solution(("so 3 + 4 = 7", "ok 7 * 7 = 2", "x"))])
   assert chain.problem == (
     "check so 3 + 4 = 7 ; ok 7 * 7 = 2 ; x ; Ann dials 3 up 4 times 7 ."
   )
@@ -57,7 +55,7 @@ def test_a_chain_is_short_and_in_the_testbeds_words():
 
 
 def test_a_step_behind_the_answer_has_nothing_to_be_done_over():
-  (chain,), _ = testbed_judge.chains([_solution((*RIGHT, "answer 1"))])
+  (chain,), _ = judge.chains([_solution((*RIGHT, "answer 1"))])
   assert chain.steps[2:] == (
     "answer 1 check answer 1 correct",
     "nothing check answer 1 incorrect",
@@ -73,7 +71,7 @@ def test_what_makes_no_chain_is_counted_by_reason():
     _solution(RIGHT, (1.0, 0.0, None)),
     dataclasses.replace(_solution(RIGHT), labels=None),
   ]
-  chains, counts = testbed_judge.chains(solutions)
+  chains, counts = judge.chains(solutions)
   assert len(chains) == 2
   assert counts == {
     "chains": 2,
@@ -86,14 +84,14 @@ def test_what_makes_no_chain_is_counted_by_reason():
 def test_an_exercise_tells_no_label():
   """Nothing in it depends on labels, and every step is in it."""
   wrong = _solution(("so 3 + 4 = 0", "ok 0 * 7 = 0", "answer 0"))
-  (found,) = testbed_judge.exercises([wrong, _solution(())])
+  (found,) = judge.exercises([wrong, _solution(())])
   bare = dataclasses.replace(wrong, labels=None)
-  assert testbed_judge.exercises([bare]) == [found]
+  assert judge.exercises([bare]) == [found]
   assert found.steps == (
     "3 + 4 = 7 check 3 + 4 = 0",
     "7 * 7 = 1 check 0 * 7 = 0",
     "answer 1 check answer 0",
   )
-  (chain,), _ = testbed_judge.chains([wrong])
+  (chain,), _ = judge.chains([wrong])
   assert chain.problem == found.problem
   assert chain.steps == (f"{found.steps[0]} incorrect", "solution no")

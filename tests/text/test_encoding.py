@@ -209,7 +209,7 @@ def test_ids_that_a_policy_emits_split_into_the_steps_again(steps, end, name):
   found = encoding.encode("p", steps, tokenizer, _reading(), end=end)
   own = found.tokens[found.prompt_tokens :]
   expected = [tokenizer.decode(tokenizer.encode(step)) for step in steps]
-  assert own_form.split_steps(own, tokenizer) == (expected, end)
+  assert own_form.split_steps(own, tokenizer) == expected
 
 
 def test_a_step_that_the_policy_left_open_is_a_step():
@@ -217,11 +217,11 @@ def test_a_step_that_the_policy_left_open_is_a_step():
   a, b = tokenizer.encode("a"), tokenizer.encode("b")
   sep, eos = tokenizer.separator, tokenizer.eos
   for ids, expected in (
-    ([*a, sep, *b], (["a", "b"], False)),
-    ([*a, sep, *b, eos, *a], (["a", "b"], True)),
-    ([sep, *a, sep, eos], (["", "a"], True)),
-    ([eos], ([], True)),
-    ([], ([], False)),
+    ([*a, sep, *b], ["a", "b"]),
+    ([*a, sep, *b, eos, *a], ["a", "b"]),
+    ([sep, *a, sep, eos], ["", "a"]),
+    ([eos], []),
+    ([], []),
   ):
     assert own_form.split_steps(ids, tokenizer) == expected
 

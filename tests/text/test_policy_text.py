@@ -14,6 +14,7 @@ from prm_jax.jobs import journal
 from prm_jax.labelling import monte_carlo
 from prm_jax.policy import codecs
 from prm_jax.text import policy_templates
+from prm_jax.text import policy_text
 from prm_jax.text import solution_texts
 from prm_jax.text import templates
 
@@ -81,7 +82,7 @@ def test_equal_prefixes_get_one_label_and_go_on_from_the_first_ones_ids(order):
 
 # --- One text with what is around it ----------------------------------------
 
-ONE_TEXT = policy_templates.PolicyTemplate(
+ONE_TEXT = policy_text.PolicyTemplate(
   "chat",
   (
     ("control", "<s>"),

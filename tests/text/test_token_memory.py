@@ -15,7 +15,6 @@ from prm_jax import schema
 from prm_jax.text import encoding
 from prm_jax.text import encoding_records
 from prm_jax.text import own_form
-from prm_jax.text import policy_templates
 from prm_jax.text import policy_text
 from prm_jax.text import templates
 from prm_jax.text import text_cuts
@@ -255,7 +254,7 @@ def test_solutions_that_share_steps_are_encoded_as_each_alone(
   if form == "lines":
     template = templates.skywork()
   elif form == "chat":
-    template = policy_templates.PolicyTemplate(
+    template = policy_text.PolicyTemplate(
       "chat", (("text", "Q: "), ("problem", ""), ("text", "\nA:")), ("<sep>",)
     )
   config = encoding.EncodingConfig(

@@ -34,7 +34,7 @@ from prm_jax.runtime import locks
 from prm_jax.training import implicit_prm
 from prm_jax.training import loop
 from prm_jax.training import losses
-from prm_jax.training import metrics_log as records
+from prm_jax.training import metrics_log
 from prm_jax.training import prm
 from prm_jax.training import program
 from prm_jax.training import programs
@@ -658,7 +658,7 @@ def test_a_full_disk_ends_the_run_in_one_line_with_its_own_code(tmp_path):
     def close(self):
       pass
 
-  write = records.Log.write
+  write = metrics_log.Log.write
 
   def full(self, step, *rest):
     if step == 3:
@@ -666,7 +666,7 @@ def test_a_full_disk_ends_the_run_in_one_line_with_its_own_code(tmp_path):
     write(self, step, *rest)
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(records.Log, "write", full)
+    patch.setattr(metrics_log.Log, "write", full)
     with pytest.raises(
       errors.DiskFullError, match=r"metrics\.jsonl.*make room"
     ):
@@ -1224,7 +1224,7 @@ def test_a_bar_shows_the_metrics_that_are_named(tmp_path, monkeypatch):
   monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
   options = dict(first=0, steps=2, tensorboard=False, name="rl")
   names = ("accuracy", "prm_score", "kl_nats", "tokens")
-  with records.Log(tmp_path, shown=names, **options) as log:
+  with metrics_log.Log(tmp_path, shown=names, **options) as log:
     log.write(1, "train", dict(zip(names, (0.5, 0.25, 0.1, 9), strict=True)))
     log.write(1, "eval", dict(accuracy=0.75))
     assert log._bar.postfix == "accuracy 0.5 prm_score 0.25 kl_nats 0.1"

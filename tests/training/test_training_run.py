@@ -18,7 +18,7 @@ from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import parameters
 from prm_jax.checkpoints import saves
-from prm_jax.datasets import tfds_records as records
+from prm_jax.datasets import tfds_records
 from prm_jax.models import lora
 from prm_jax.models import sharding
 from prm_jax.models import transformer
@@ -538,8 +538,8 @@ def test_no_data_is_refused_in_one_line(tmp_path):
 
 def _stored(tmp_path, solutions):
   """Returns the same solutions, read when they are needed."""
-  records.quiet(bars=False)
-  folder = records.write(tmp_path, "x", dict(train=solutions))
+  tfds_records.quiet(bars=False)
+  folder = tfds_records.write(tmp_path, "x", dict(train=solutions))
   every = np.arange(len(solutions))
   return array_record.Chosen([array_record.Stored(folder)], every)
 
