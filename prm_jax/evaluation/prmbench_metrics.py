@@ -131,7 +131,7 @@ def prm_score(
   positive = f1(counts, of_right=True)
   if all_right:
     return positive
-  return 0.5 * positive + 0.5 * f1(counts, of_right=False)
+  return np.asarray(0.5 * positive + 0.5 * f1(counts, of_right=False))
 
 
 def evaluate(

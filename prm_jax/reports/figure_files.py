@@ -124,16 +124,17 @@ def drawn(figure: figures.Figure, form: str) -> bytes:
     for i, panel in enumerate(figure.panels, 1):
       _draw(made.add_subplot(rows, columns, i), panel, is_alone=num == 1)
     made.savefig(content, format=form, dpi=144, metadata=metadata)
-  svg = content.getvalue()
-  return svg.replace(b"<svg ", b'<svg role="img" ', 1) if form == "svg" else svg
+  if form == "png":
+    return content.getvalue()
+  # Without the type of document, which has an address.
+  return b'<svg role="img" ' + content.getvalue().partition(b"<svg ")[2]
 
 
 def _draw(axes: Any, panel: figures.Panel, *, is_alone: bool) -> None:
   """Draws a panel on matplotlib's axes."""
   from matplotlib import ticker
 
-  if not is_alone or panel.title:
-    axes.set_title(_text(panel.title, 60), color=_INK)
+  axes.set_title(_text(panel.title, 60))
   axes.set_xlabel(_text(panel.x_label, 80))
   axes.set_ylabel(_text(panel.y_label, 60))
   if panel.has_diagonal:
@@ -154,7 +155,7 @@ def _draw(axes: Any, panel: figures.Panel, *, is_alone: bool) -> None:
   if panel.is_share:
     axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, symbol=""))
   low, high = axes.get_ylim()
-  axes.set_ylim(min(low, *panel.holds), max(high, *panel.holds))
+  axes.set_ylim(min((low, *panel.holds)), max((high, *panel.holds)))
   place: dict[str, Any] = dict(loc="upper center", bbox_to_anchor=(0.5, -0.16))
   if is_alone:
     # As high as the lines end.
@@ -183,7 +184,7 @@ def _draw_line(
     for i, ends in enumerate(zip(line.low, line.high))
     if not any(map(math.isnan, ends))
   ]
-  if line.is_joined and len(known) == len(line.x):
+  if line.is_joined and len(known) == len(line.x) > 1:
     axes.fill_between(
       line.x, line.low, line.high, color=colour, alpha=0.11, linewidth=0
     )
