@@ -205,7 +205,8 @@ class Job(verbs.Value):
       evaluated=dict(evaluated),
     )
     figure = view.figure(evaluation) if "plot" in more else None
-    if figure is not None and not figure.panels:
+    is_empty = figure is not None and not figure.panels
+    if is_empty:
       del more["plot"]
     for name, path in more.items():
       if name == "samples":
@@ -218,11 +219,8 @@ class Job(verbs.Value):
       _logger.info(f"{name}: {path}")
     files.write_json(self.output, results | dict(run=run))
     _logger.info(f"results: {self.output}")
-    if figure is not None and "plot" not in more:
-      raise errors.InputError(
-        f"{self.plot}: not written, as the results in {self.output} hold"
-        " nothing to draw; leave out `plot`"
-      )
+    if is_empty:  # which is said last, as the results stand
+      results_lib.figure_files().write(self.plot, figure)
 
 
 @dataclasses.dataclass(frozen=True)

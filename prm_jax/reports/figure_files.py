@@ -74,8 +74,15 @@ def write(path: files.PathLike, figure: figures.Figure) -> None:
 
   Args:
     path: The file, NAME.svg or NAME.png.
-    figure: The figure, of one panel or more.
+    figure: The figure.
+
+  Raises:
+    InputError: The figure is empty.
   """
+  if not figure.panels:
+    raise errors.InputError(
+      f"{path}: not written, as there is nothing to draw; leave out `plot`"
+    )
   content = drawn(figure, str(path)[-3:])
   with files.replacing(path, "wb") as f:
     f.write(content)

@@ -165,8 +165,7 @@ def test_results_with_nothing_to_draw_are_written_all_the_same(capsys, folder):
   assert _run("--plot=p.svg", "--table=t.md", words=words) == 1
   error = capsys.readouterr().err
   assert error == (
-    "prm-jax: p.svg: not written, as the results in results.json hold nothing"
-    " to draw; leave out --plot\n"
+    "prm-jax: p.svg: not written, as there is nothing to draw; leave out --plot\n"
   )
   assert not (folder / "p.svg").exists()
   assert files.read_json("results.json")["run"]["table_sha256"]

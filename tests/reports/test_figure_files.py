@@ -124,6 +124,13 @@ def test_panels_without_a_line_are_left_out():
   assert figure.panels == (full,)
 
 
+def test_an_empty_figure_is_no_file(tmp_path):
+  path = tmp_path / "a.svg"
+  with pytest.raises(errors.InputError, match=r"a\.svg: not written, as there"):
+    figure_files.write(path, figures.Figure("Empty", []))
+  assert not path.exists()
+
+
 def test_a_file_is_that_of_the_figure_and_knows_it(tmp_path):
   for form in ("svg", "png"):
     path = tmp_path / f"a.{form}"
