@@ -11,27 +11,30 @@ trains a PRM and an ORM from the same base, on the same solutions, with the
 same compute. Points that the output already holds are not computed again.
 """
 
+import collections
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
-import math
+import itertools
 import pathlib
 from typing import Any
 
 import labelling_testbed as testbed
 import ml_collections
+import numpy as np
 
 from prm_jax import errors
 from prm_jax.demo import comparison
 from prm_jax.demo import demo_run
-from prm_jax.reports import plot
+from prm_jax.evaluation import figures
+from prm_jax.reports import figure_files
 from prm_jax.runtime import config_files
-from prm_jax.runtime import files
 
 OUTPUT = pathlib.Path("docs/results/arithmetic_sweep.json")
 WORKDIR = pathlib.Path("runs/sweep")
 SIZES = (400, 1_600, 6_400, 25_600)
 MIXTURES = ("mixed", "pure")
 MODELS = ("prm", "orm")
+LABELS = dict(prm="PRM, {}", orm="ORM, {}", majority="majority vote")
 NAMES = tuple(f"{mixture}_{size}" for mixture in MIXTURES for size in SIZES)
 
 
@@ -112,53 +115,43 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
   return testbed.markdown(rows)
 
 
-def picture(points: Sequence[Mapping[str, Any]]) -> bytes:
-  """Returns accuracy at the largest N over labelled solutions as an SVG file.
+def figure(points: Sequence[Mapping[str, Any]]) -> figures.Figure:
+  """Returns accuracy at the largest N over labelled solutions.
 
   Means over the seeds, in bands of their range.
   """
-  style, hollow = plot.LineStyle, plot.TRIANGLE._replace(filled=False)
-  styles = {
-    ("prm", "mixed"): style("PRM, mixed", "k0", width=3),
-    ("prm", "pure"): style("PRM, pure", "k0", plot.RING, "6 4"),
-    ("orm", "mixed"): style("ORM, mixed", "k2", plot.TRIANGLE, width=3),
-    ("orm", "pure"): style("ORM, pure", "k2", hollow, "6 4"),
-    ("majority", "mixed"): style("Majority vote", "k4", plot.Marker(""), "2 3"),
-  }
   n, sizes = points[0]["n"][-1], sorted({p["solutions"] for p in points})
-  curves = []
-  for (model, mixture), style in styles.items():
-    shares = {
-      size: [
-        p["accuracy"][model][-1]
-        for p in points
-        if p["mixture"] == mixture and p["solutions"] == size
-      ]
-      for size in sizes
-    }
-    shares = {size: seeds for size, seeds in shares.items() if seeds}
-    drawn = [plot.point(math.log2(size), shares[size]) for size in shares]
-    texts = [
-      f"{size:,} solutions: {', '.join(f'{100 * v:.1f} %' for v in seeds)}"
-      for size, seeds in shares.items()
-    ]
-    curves.append(plot.Curve(style, drawn, texts))
-  axes = plot.Axes(
-    title=f"Right answers of the best of {n} against labelled solutions",
-    x_label="labelled solutions (log scale); bands reach over the seeds",
-    y_label=f"best of {n}, right answers, %",
-    x_ticks=[(math.log2(size), f"{size:,}") for size in sizes],
+  of = collections.defaultdict(list)
+  for p in points:
+    for model in (*MODELS, "majority"):
+      shares = p["accuracy"][model]
+      of[model, p["mixture"], p["solutions"]].append(shares[-1])
+  # The vote needs no labels, so it is the same for both mixtures.
+  curves = itertools.product(MODELS, MIXTURES)
+  lines = []
+  for model, mixture in (*curves, ("majority", MIXTURES[0])):
+    own = [size for size in sizes if (model, mixture, size) in of]
+    seeds = [of[model, mixture, size] for size in own]
+    if own:
+      ends = ([f(x) for x in seeds] for f in (np.mean, min, max))
+      lines.append(figures.Line(LABELS[model].format(mixture), own, *ends))
+  panel = figures.Panel(
+    "bands reach over the seeds",
+    "labelled solutions (log scale)",
+    f"best of {n}, right answers, %",
+    lines,
+    x_ticks=sizes,
+    x_is_log=True,
     holds=(0, 1),
-    scale=100,
   )
-  return plot.draw(curves, axes, (960, 470), "right").encode()
+  title = f"Right answers of the best of {n} against labelled solutions"
+  return figures.Figure(title, [panel])
 
 
 def pictures(points: Sequence[testbed.Point], output: pathlib.Path) -> None:
   """Draws the picture next to the output."""
   if points:
-    with files.replacing(output.with_suffix(".svg"), "wb") as f:
-      f.write(picture(points))
+    figure_files.write(output.with_suffix(".svg"), figure(points))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,9 @@ import numpy as np
 from prm_jax import schema
 from prm_jax.demo import default_config
 from prm_jax.demo import demo
-from prm_jax.reports import demo_page
+from prm_jax.evaluation import figures
+from prm_jax.evaluation import result_figures
+from prm_jax.reports import figure_files
 from prm_jax.runtime import compilation_cache
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
@@ -49,6 +51,10 @@ METHODS = dict(
   weighted_orm="ORM-weighted vote",
   logprob="highest mean log-probability of the tokens under the policy",
   logprob_min="highest minimum log-probability of a token under the policy",
+)
+# What a picture calls those whose names are too long for it.
+SHORT = dict(
+  logprob="mean log-probability", logprob_min="least log-probability"
 )
 SHOWN_NS = (1, 4, 16, 64, 256)
 DIFFERENCES = dict(
@@ -188,22 +194,24 @@ def _solutions(path: pathlib.Path) -> Iterator[schema.Solution]:
       )
 
 
-def figure(points: Sequence[Mapping[str, Any]]) -> bytes:
-  """Returns the curves as an SVG file: means over seeds, and their range."""
+def figure(points: Sequence[Mapping[str, Any]]) -> figures.Figure:
+  """Returns the curves: means over seeds, and their range."""
   curves = {
-    name: np.array([p["accuracy"][name] for p in points])
+    (METHODS | SHORT).get(name, name): np.array(
+      [p["accuracy"][name] for p in points]
+    )
     for name in points[0]["accuracy"]
   }
-  return demo_page.figure(
-    dict(
-      n=points[0]["n"],
-      accuracy={name: x.mean(0).tolist() for name, x in curves.items()},
-      interval={
-        name: np.stack([x.min(0), x.max(0)], 1).tolist()
-        for name, x in curves.items()
-      },
-    )
+  panel = result_figures.best_of_n(
+    points[0]["n"],
+    {name: x.mean(0).tolist() for name, x in curves.items()},
+    {
+      name: np.stack([x.min(0), x.max(0)], 1).tolist()
+      for name, x in curves.items()
+    },
+    f"means of {len(points)} seeds; bands from the least to the greatest",
   )
+  return figures.Figure("Best of N on the testbed", [panel])
 
 
 def table(points: Sequence[Mapping[str, Any]]) -> str:
@@ -291,8 +299,7 @@ def main() -> None:
     points = sorted([*points, point(workdir)], key=lambda p: p["seed"])
     details["command"] = testbed.command_of(points, (), args, parser)
     files.write_json(args.output, dict(points=points, **details))
-  with files.replacing(args.output.with_suffix(".svg"), "wb") as f:
-    f.write(figure(points))
+  figure_files.write(args.output.with_suffix(".svg"), figure(points))
   print(table(points))
 
 

@@ -29,6 +29,7 @@ from prm_jax import voting
 from prm_jax.demo import demo_run
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.records import jsonl
+from prm_jax.reports import figure_files
 from prm_jax.reports import html
 from prm_jax.reports import rl_sweep
 from prm_jax.rl import credit
@@ -379,9 +380,10 @@ def pictures(
   first = [arm for arm in next(iter(groups.values())) if arm in runs]
   for metric, ending in PICTURES.items():
     if any(metric in c["eval"] for arm in first for c in runs[arm]):
-      path = output.with_name(output.stem + ending)
-      with files.replacing(path, "wb") as f:
-        f.write(rl_sweep.figure(runs, metric, variants=first))
+      figure_files.write(
+        output.with_name(output.stem + ending),
+        rl_sweep.figure(runs, metric, variants=first),
+      )
   details = files.read_json(output)
   page = rl_sweep.render(title, runs, groups=groups, details=details)
   html.write(output.with_suffix(".html"), page)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import logging
 import pathlib
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TYPE_CHECKING
 
 from prm_jax import errors
 from prm_jax import schema
@@ -18,7 +18,14 @@ from prm_jax.records import fields
 from prm_jax.runtime import files
 from prm_jax.runtime import verbs
 
+if TYPE_CHECKING:
+  from prm_jax.evaluation import views
+
 _logger = logging.getLogger(__name__)
+
+Table = Annotated[
+  files.PathLike, verbs.output, verbs.Endings((".md", ".tex", ".csv"))
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,13 +102,19 @@ class Job(verbs.Value):
     samples: The JSON Lines file to write with one line for each solution
       (default: if --output is results.json, samples.jsonl; if it is NAME.json,
       NAME_samples.jsonl; if it is -, none).
-    fresh: Replace --output and --samples if they hold another evaluation: of
-      another model, of other solutions or with other options.
+    plot: The picture to write, NAME.svg or NAME.png; needs the extra plot (pip
+      install -e '.[plot]' in a checkout).
+    table: The table to write: NAME.md (Markdown), NAME.tex (LaTeX), or NAME.csv
+      (a line for each number, with its interval, as precise as in --output).
+    fresh: Replace --output, --samples, --plot and --table if they are of another
+      evaluation: of another model, of other solutions or with other options.
   """
 
   limit: verbs.Natural | None = None
   output: verbs.OutputOrStdout = pathlib.Path("results.json")
   samples: verbs.Output | None = None
+  plot: verbs.Plot | None = None
+  table: Table | None = None
   fresh: bool = False
 
   @property
@@ -112,6 +125,12 @@ class Job(verbs.Value):
       return pathlib.Path(self.samples)
     return None if output == verbs.STDOUT else results_lib.samples_path(output)
 
+  @property
+  def more(self) -> dict[str, pathlib.Path]:
+    """What is written besides the results, by option."""
+    given = dict(samples=self.samples_at, plot=self.plot, table=self.table)
+    return {k: pathlib.Path(x) for k, x in given.items() if x is not None}
+
   def check(
     self, inputs: Iterable[files.PathLike], source: step_scores_lib.Source
   ) -> None:
@@ -120,11 +139,16 @@ class Job(verbs.Value):
     Args:
       inputs: The files of solutions.
       source: Where the scores come from.
+
+    Raises:
+      InputError: An output is refused, or what draws the plot isn't installed.
     """
     from prm_jax.records import sources
 
     read = [*map(sources.stored_at, inputs), source.stored_at]
-    results_lib.check(pathlib.Path(self.output), self.samples_at, read)
+    results_lib.check(pathlib.Path(self.output), self.more, read)
+    if self.plot is not None:
+      results_lib.figure_files().check()
 
   def evaluated(
     self,
@@ -145,29 +169,33 @@ class Job(verbs.Value):
     evaluated = verb.evaluated(solutions) | more
     if not self.fresh:
       output = pathlib.Path(self.output)
-      results_lib.check_same(output, self.samples_at, evaluated)
+      results_lib.check_same(output, self.more, evaluated)
     return evaluated
 
   def write(
     self,
     evaluation: results_lib.Evaluation,
-    table: str,
+    view: views.View,
     evaluated: Mapping[str, Any],
   ) -> None:
-    """Writes the results and samples, and logs a table of them.
+    """Writes all outputs, and logs a table of the results.
 
     Args:
       evaluation: The results and samples.
-      table: The table.
+      view: How they are shown.
       evaluated: What the results depend on.
+
+    Raises:
+      InputError: There is nothing to plot; the other outputs are written.
     """
+    from prm_jax.evaluation import tables
     from prm_jax.runtime import environment
 
-    results = evaluation.results
+    results, more = evaluation.results, self.more
     origin = ", ".join(
       f"{k} {v}" for k, v in results["scored_by"].items() if k != "program"
     )
-    verbs.log_text(_logger, f"{table}\n\nscored by: {origin}")
+    verbs.log_text(_logger, f"{view.text(results)}\n\nscored by: {origin}")
     if self.limit is not None:
       results = results | dict(limit=self.limit)
     run = dict(
@@ -176,12 +204,23 @@ class Job(verbs.Value):
       machine=environment.machine(),
       evaluated=dict(evaluated),
     )
-    if self.samples_at is not None:
-      files.write_records(self.samples_at, evaluation.samples)
-      run["samples_sha256"] = files.digest_of(self.samples_at)
-      _logger.info(f"samples: {self.samples_at}")
+    figure = view.figure(evaluation) if "plot" in more else None
+    is_empty = figure is not None and not figure.panels
+    if is_empty:
+      del more["plot"]
+    for name, path in more.items():
+      if name == "samples":
+        files.write_records(path, evaluation.samples)
+      elif name == "table":
+        tables.write(path, view.table(results))
+      else:
+        results_lib.figure_files().write(path, figure)
+      run[f"{name}_sha256"] = files.digest_of(path)
+      _logger.info(f"{name}: {path}")
     files.write_json(self.output, results | dict(run=run))
     _logger.info(f"results: {self.output}")
+    if is_empty:  # which is said last, as the results stand
+      results_lib.figure_files().write(self.plot, figure)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import evaluate
-from prm_jax.evaluation import result_tables
 from prm_jax.evaluation import results as results_lib
 from prm_jax.grading import pool
 from prm_jax.jobs import step_scores
@@ -141,6 +140,8 @@ class EvaluateBestOfN(evaluate.Evaluate):
     Args:
       job: The files.
     """
+    from prm_jax.evaluation import views
+
     if self.grader is not None:
       pool.check(self.grader)
     job.check([job.input], self)
@@ -149,9 +150,7 @@ class EvaluateBestOfN(evaluate.Evaluate):
     )
     evaluated = job.evaluated(self, solutions)
     evaluation = self(solutions, where=job.input)
-    job.write(
-      evaluation, result_tables.best_of_n_table(evaluation.results), evaluated
-    )
+    job.write(evaluation, views.BEST_OF_N, evaluated)
 
 
 def _regraded(

@@ -9,7 +9,6 @@ import logging
 
 from prm_jax import schema
 from prm_jax.evaluation import evaluate
-from prm_jax.evaluation import result_tables
 from prm_jax.evaluation import results as results_lib
 from prm_jax.jobs import step_scores
 from prm_jax.runtime import verbs
@@ -110,15 +109,15 @@ class EvaluatePRMBench(evaluate.Evaluate):
     Args:
       job: The files.
     """
+    from prm_jax.evaluation import views
+
     job.check(job.input, self)
     solutions = evaluate.read_files(
       job.format, job.input, job.limit, self.seed, _check
     )
     evaluated = job.evaluated(self, solutions)
     evaluation = self(solutions)
-    job.write(
-      evaluation, result_tables.prmbench_table(evaluation.results), evaluated
-    )
+    job.write(evaluation, views.PRMBENCH, evaluated)
 
 
 def _check(solution: schema.Solution, where: str) -> None:

@@ -11,7 +11,6 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import labelled_scores
-from prm_jax.evaluation import result_tables
 from prm_jax.evaluation import results as results_lib
 from prm_jax.jobs import step_scores
 
@@ -161,17 +160,15 @@ class EvaluateProcessBench(evaluate.Evaluate):
     Args:
       job: The files.
     """
+    from prm_jax.evaluation import views
+
     job.check(job.files.values(), self)
     subsets = self._read(job)
     flat = [s for rows in subsets.values() for s in rows]
     sizes = {name: len(rows) for name, rows in subsets.items()}
     evaluated = job.evaluated(self, flat, subsets=sizes)
     evaluation = self(subsets)
-    job.write(
-      evaluation,
-      result_tables.processbench_table(evaluation.results),
-      evaluated,
-    )
+    job.write(evaluation, views.PROCESSBENCH, evaluated)
 
   def _read(self, job: ProcessBenchJob) -> dict[str, list[schema.Solution]]:
     """Returns the solutions of each subset."""

@@ -10,7 +10,6 @@ from typing import Literal
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import evaluate
-from prm_jax.evaluation import result_tables
 from prm_jax.evaluation import results as results_lib
 from prm_jax.jobs import step_scores as step_scores_lib
 
@@ -85,6 +84,8 @@ class EvaluateSteps(evaluate.Evaluate):
     samples = step_scores_lib.samples(
       solutions, scored, predicted.tolist(), truth
     )
+    for sample, of_steps in zip(samples, labels, strict=True):
+      sample["labels"] = list(of_steps)
     return results_lib.Evaluation(results, samples)
 
   def run(self, job: evaluate.SolutionsJob) -> None:
@@ -93,10 +94,10 @@ class EvaluateSteps(evaluate.Evaluate):
     Args:
       job: The files.
     """
+    from prm_jax.evaluation import views
+
     job.check([job.input], self)
     solutions = evaluate.read(job.format, job.input, job.limit, self.seed)
     evaluated = job.evaluated(self, solutions)
     evaluation = self(solutions, where=job.input)
-    job.write(
-      evaluation, result_tables.plain_table(evaluation.results), evaluated
-    )
+    job.write(evaluation, views.STEPS, evaluated)

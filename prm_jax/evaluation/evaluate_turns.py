@@ -9,7 +9,6 @@ import dataclasses
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import evaluate
-from prm_jax.evaluation import result_tables
 from prm_jax.evaluation import results as results_lib
 from prm_jax.jobs import step_scores as step_scores_lib
 from prm_jax.records import fields
@@ -119,6 +118,8 @@ class EvaluateTurns(evaluate.Evaluate):
     Args:
       job: The files.
     """
+    from prm_jax.evaluation import views
+
     job.check(job.input, self)
     solutions = evaluate.read_files(
       job.format, job.input, job.limit, self.seed, _check
@@ -130,9 +131,7 @@ class EvaluateTurns(evaluate.Evaluate):
     )
     evaluated = job.evaluated(self, solutions)
     evaluation = self(solutions)
-    job.write(
-      evaluation, result_tables.turns_table(evaluation.results), evaluated
-    )
+    job.write(evaluation, views.TURNS, evaluated)
 
 
 def _check(solution: schema.Solution, where: str) -> None:

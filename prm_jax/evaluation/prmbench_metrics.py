@@ -119,6 +119,21 @@ def f1(
     return np.asarray(2 * hits / (2 * hits + missed))
 
 
+def prm_score(
+  counts: Float[np.ndarray, "*axes 4"], all_right: bool = False
+) -> Float[np.ndarray, "*axes"]:
+  """Returns the PRMScore of (TP, FN, FP, TN), the mean of both F1s.
+
+  Args:
+    counts: The numbers of steps.
+    all_right: Whether the class has no wrong step; then it is F1 alone.
+  """
+  positive = f1(counts, of_right=True)
+  if all_right:
+    return positive
+  return np.asarray(0.5 * positive + 0.5 * f1(counts, of_right=False))
+
+
 def evaluate(
   step_scores: Sequence[Sequence[float]],
   labels: Sequence[Sequence[float | None]],
@@ -192,19 +207,11 @@ def evaluate(
 # --- Private ----------------------------------------------------------------
 
 
-def _prm_score(counts, all_right: bool = False):
-  """Returns the PRMScore of (TP, FN, FP, TN), in the last axis."""
-  positive = f1(counts, of_right=True)
-  if all_right:
-    return positive
-  return 0.5 * positive + 0.5 * f1(counts, of_right=False)
-
-
 def _measured(counts, draws, all_right: bool = False) -> dict[str, Any]:
   right, wrong = counts[_TP] + counts[_FN], counts[_FP] + counts[_TN]
   return {
-    "prm_score": float(_prm_score(counts, all_right)),
-    "interval": bootstrap.interval(_prm_score(draws, all_right)),
+    "prm_score": float(prm_score(counts, all_right)),
+    "interval": bootstrap.interval(prm_score(draws, all_right)),
     "f1": float(f1(counts, of_right=True)),
     "negative_f1": float(f1(counts, of_right=False)),
     "right_step_accuracy": float(counts[_TP] / right) if right else np.nan,
@@ -227,8 +234,8 @@ def _category(members, names, total, draws) -> dict[str, Any]:
   if not set(members) <= set(names):
     return {"prm_score": None, "interval": None}
   pairs = [(names.index(name), name == _ALL_RIGHT) for name in members]
-  score = np.mean([_prm_score(total[i], right) for i, right in pairs])
-  resampled = [_prm_score(draws[:, i], right) for i, right in pairs]
+  score = np.mean([prm_score(total[i], right) for i, right in pairs])
+  resampled = [prm_score(draws[:, i], right) for i, right in pairs]
   return {
     "prm_score": float(score),
     "interval": bootstrap.interval(np.mean(resampled, axis=0)),

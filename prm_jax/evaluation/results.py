@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 import dataclasses
+import importlib
 import pathlib
+from types import ModuleType
 from typing import Any
 
 from prm_jax import errors
+from prm_jax.evaluation import tables
 from prm_jax.jobs import journal_head
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
@@ -43,56 +46,64 @@ def samples_path(output: pathlib.Path) -> pathlib.Path:
   return output.with_name(f"{prefix}samples.jsonl")
 
 
+def figure_files() -> ModuleType:
+  """Returns what draws plots: reports/figure_files.py."""
+  return importlib.import_module("prm_jax.reports.figure_files")
+
+
 def check(
   output: pathlib.Path,
-  samples: pathlib.Path | None,
+  more: Mapping[str, pathlib.Path],
   inputs: Iterable[files.PathLike | None],
 ) -> None:
   """Refuses to replace anything but the outputs of an earlier evaluation.
 
   `check_same` then refuses to replace those of another one.
 
+  Args:
+    output: The file of results.
+    more: The other outputs by option: samples, plot, table.
+    inputs: What is read.
+
   Raises:
     InputError: outputs.check refuses one, or one is there already and isn't of
       this kind.
   """
-  outputs.check(dict(output=output, samples=samples), inputs)
-  for path, option, is_ours in (
-    (output, "`output`", _is_results),
-    (samples, "`samples`", _is_samples),
-  ):
-    if path is None or str(path) == files.STDOUT:
+  written = dict(output=output, **more)
+  outputs.check(written, inputs)
+  for option, path in written.items():
+    if str(path) == files.STDOUT or not path.exists():
       continue
-    if path.exists() and not is_ours(path):
+    if not _is_ours(option, path):
       raise errors.InputError(
         f"{path}: is there already and wasn't written by an evaluation; give"
-        f" another {option}"
+        f" another `{option}`"
       )
 
 
 def check_same(
   output: pathlib.Path,
-  samples: pathlib.Path | None,
+  more: Mapping[str, pathlib.Path],
   evaluated: Mapping[str, Any],
 ) -> None:
-  """Refuses to replace the results and samples of another evaluation.
+  """Refuses to replace the results and other outputs of another evaluation.
 
   Args:
     output: The file of results.
-    samples: The file of samples; None if none is written.
+    more: See check.
     evaluated: What these results depend on, as plain data.
 
   Raises:
-    InputError: The results that are there depend on something else, or the
-      samples aren't those that these results were written with.
+    InputError: The results that are there depend on something else, or another
+      output isn't that which these results were written with.
   """
   how = "or `fresh=True` to replace them"
-  errors.raise_first(f"{x}, {how}" for x in _others(output, samples, evaluated))
+  errors.raise_first(f"{x}, {how}" for x in _others(output, more, evaluated))
 
 
 def _others(
   output: pathlib.Path,
-  samples: pathlib.Path | None,
+  more: Mapping[str, pathlib.Path],
   evaluated: Mapping[str, Any],
 ) -> Iterator[str]:
   """Yields what is there of another evaluation."""
@@ -107,13 +118,22 @@ def _others(
         f"{output}: holds the results of another evaluation, by {place}:"
         f" {'; '.join(different)}; give another `output`"
       )
-  if samples is None or not samples.exists():
-    return
-  if files.digest_of(samples) != before.get("samples_sha256"):
-    yield (
-      f"{samples}: holds samples that aren't those of the results in {output};"
-      " give another `samples`"
-    )
+  for option, path in more.items():
+    if not path.exists():
+      continue
+    if files.digest_of(path) != before.get(f"{option}_sha256"):
+      yield (
+        f"{path}: holds {_HELD[option]} of the results in {output}; give another"
+        f" `{option}`"
+      )
+
+
+# What another evaluation's outputs hold.
+_HELD = dict(
+  samples="samples that aren't those",
+  plot="a plot that isn't the one",
+  table="a table that isn't the one",
+)
 
 
 def _differences(
@@ -124,6 +144,15 @@ def _differences(
   return journal_head.differences(
     *({k: x[k] for k in names if k in x} for x in (before, now))
   )
+
+
+def _is_ours(option: str, path: pathlib.Path) -> bool:
+  """Returns whether an evaluation wrote a file as this output."""
+  if option == "plot":
+    return figure_files().is_figure(path)
+  if option == "table":
+    return tables.is_table(path)
+  return (_is_results if option == "output" else _is_samples)(path)
 
 
 def _is_results(path: pathlib.Path) -> bool:

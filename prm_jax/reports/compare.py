@@ -25,12 +25,13 @@ class CompareJob(verbs.Value):
     input: NAME=FILE, what `prm-jax search` wrote, or FILE; give the option for
       each search; the others are compared with the first.
     output: The JSON file to write.
-    plot: An SVG file to write, with accuracy against sampled tokens.
+    plot: The picture to write, NAME.svg or NAME.png: accuracy against sampled
+      tokens; needs the extra plot (pip install -e '.[plot]' in a checkout).
   """
 
   input: tuple[str, ...]
   output: verbs.Output
-  plot: verbs.Output | None = None
+  plot: verbs.Plot | None = None
 
   def __post_init__(self):
     super().__post_init__()
@@ -101,12 +102,15 @@ class Compare(verbs.Verb):
       job: The files.
     """
     from prm_jax.evaluation import search_curves
+    from prm_jax.reports import figure_files
     from prm_jax.reports import search_plot
     from prm_jax.runtime import environment
     from prm_jax.search import search_results
 
     named = job.named()
     outputs.check(dict(output=job.output, plot=job.plot), named.values())
+    if job.plot is not None:
+      figure_files.check()
     compared = self(
       {name: search_results.read(path) for name, path in named.items()}
     )
@@ -119,6 +123,5 @@ class Compare(verbs.Verb):
     files.write_json(job.output, compared | dict(run=details))
     _logger.info(f"results: {job.output}")
     if job.plot is not None:
-      with files.replacing(job.plot, "wb") as f:
-        f.write(search_plot.draw(compared))
+      figure_files.write(job.plot, search_plot.figure(compared))
       _logger.info(f"plot: {job.plot}")

@@ -1,8 +1,7 @@
-"""One way to draw curves: `draw` gives an SVG picture, of a page or a file.
+"""Curves of our HTML pages, and of the demo's files: `draw` gives an SVG picture.
 
-It is our own: to have notes at markers, colours of both modes and no link,
-matplotlib's SVG took as many lines of ours, twice the bytes, and 100 MB of
-packages in every installation.
+It is our own, as a page has notes at markers and colours of both modes, and the
+demo runs without extras. All other pictures are drawn by figure_files.
 """
 
 from __future__ import annotations

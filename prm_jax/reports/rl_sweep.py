@@ -1,7 +1,7 @@
 """The variants of an experiment on reinforcement learning, over seeds.
 
 Curves are means over seeds with bands from the least to the greatest of them,
-by updates or by sampled tokens: as SVG files, and as one HTML page.
+by updates or by sampled tokens: as figures, and as one HTML page.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from prm_jax import errors
+from prm_jax.evaluation import figures
 from prm_jax.reports import html
 from prm_jax.reports import plot
 from prm_jax.reports import rl_metrics
@@ -58,8 +59,8 @@ def figure(
   kind: str = "eval",
   against: str = STEP,
   variants: Sequence[str] = (),
-) -> bytes:
-  """Returns one metric of some variants, by default of all, as an SVG file.
+) -> figures.Figure:
+  """Returns one metric of some variants, by default of all, for a file.
 
   Args:
     runs: The runs.
@@ -79,7 +80,17 @@ def figure(
       f"{metric}: no {kind} curve of {', '.join(chosen)} has it; choose"
       " another metric"
     )
-  return plot.draw(curves, axes, (960, 470), "right").encode()
+  lines = []
+  for curve in curves:
+    x, y, low, high, _ = zip(*curve.points)
+    ends = (low, high) if curve.band() else ()
+    lines.append(figures.Line(curve.style.label, x, y, *ends))
+  panel = figures.Panel(
+    *("", axes.x_label, axes.y_label, lines),
+    is_share=axes.scale == 100,
+    holds=axes.holds,
+  )
+  return figures.Figure(axes.title, [panel])
 
 
 def render(

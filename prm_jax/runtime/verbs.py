@@ -100,6 +100,26 @@ class Range:
       raise ValueError(f"expected {self.words}")
 
 
+@dataclasses.dataclass(frozen=True)
+class Endings:
+  """The endings that the name of a file may have.
+
+  Args:
+    endings: The endings, such as .svg.
+  """
+
+  endings: tuple[str, ...]
+
+  def __call__(self, path: pathlib.Path) -> None:
+    """Refuses another name.
+
+    Raises:
+      ValueError: It is another one.
+    """
+    if path.suffix not in self.endings:
+      raise ValueError(f"its name must end in {' or '.join(self.endings)}")
+
+
 AT_LEAST_ONE = Range(lambda x: x >= 1, "1 or more")
 
 
@@ -200,11 +220,12 @@ ShareInside = Annotated[
   float, number, Range(lambda x: 0 < x < 1, "above 0 and less than 1")
 ]
 # What a text names, as it is; a file or folder of this machine; one that is
-# written; the folder of a run, which may be in a bucket; what is read, with `-`
+# written; a picture that is; the folder of a run, which may be in a bucket; what is read, with `-`
 # for the standard input; and what is written, with `-` for the standard output.
 Named = Annotated[files.PathLike, named]
 Local = Annotated[files.PathLike, local]
 Output = Annotated[files.PathLike, output]
+Plot = Annotated[files.PathLike, output, Endings((".svg", ".png"))]
 Workdir = Annotated[files.PathLike, workdir]
 Input = Annotated[files.PathLike, readable]
 OutputOrStdout = Annotated[files.PathLike, writable]

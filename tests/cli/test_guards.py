@@ -74,22 +74,22 @@ COMMANDS = {
   ),
   **{
     (f"eval {kind}", option): (
-      [*READ, *["--output=new.json"] * (option == "samples")],
+      [*READ, *["--output=new.json"] * (option != "output")],
       ["in.jsonl", "model"],
     )
     for kind in ("best_of_n", "steps", "prmbench", "turns")
-    for option in ("output", "samples")
+    for option in ("output", "samples", "plot", "table")
   },
   **{
     ("eval processbench", option): (
       [
         "--input=gsm8k=in.jsonl",
         "--scores=b.jsonl",
-        *["--output=new.json"] * (option == "samples"),
+        *["--output=new.json"] * (option != "output"),
       ],
       ["in.jsonl", "b.jsonl"],
     )
-    for option in ("output", "samples")
+    for option in ("output", "samples", "plot", "table")
   },
   ("data build", "output"): (["prm800k", "--input=hf"], ["hf"]),
   ("data convert", "output"): (["in.jsonl", "--to=jsonl"], ["in.jsonl"]),
@@ -108,6 +108,8 @@ COMMANDS = {
   ("plan", "output"): (["--check=b.jsonl"], ["b.jsonl"]),
   ("check-device", "output"): (["--against=b.jsonl"], ["b.jsonl"]),
 }
+# What the names of these outputs end in.
+ENDINGS = dict(plot=".svg", table=".csv")
 # Those that read, so that a new option has to be put on one side.
 ARE_READ = {
   *("source", "checkpoint", "input", "check", "against", "prompt_file"),
@@ -149,19 +151,21 @@ def stage(tmp_path, monkeypatch):
   return tmp_path
 
 
-def _paths(read):
+def _paths(read, ending):
   """Yields paths to be refused, for what a command reads."""
-  yield "model/new"
-  yield "stored/../model/new/deeper"
+  yield f"model/new{ending}"
+  yield f"stored/../model/new/deeper{ending}"
   for i, name in enumerate(read):
+    link = f"link{i}{ending}"
+    os.symlink(name, link)
     if pathlib.Path(name).is_dir():
-      yield f"{name}/new"
-      os.symlink(name, f"link{i}")
-      yield f"link{i}/new"
+      yield f"{name}/new{ending}"
+      yield f"{link}/new{ending}"
       continue
-    os.symlink(name, f"link{i}")
-    os.link(name, f"hard{i}")
-    yield from (name, f"./{name}", f"link{i}", f"hard{i}")
+    os.link(name, f"hard{i}{ending}")
+    yield from (link, f"hard{i}{ending}")
+    if name.endswith(ending):
+      yield from (name, f"./{name}")
 
 
 def _content(folder):
@@ -189,7 +193,7 @@ def test_an_output_that_harms_an_input_is_refused_and_nothing_touched(
   command, option, stage, config, capsys
 ):
   words, read = COMMANDS[command, option]
-  for path in _paths(read):
+  for path in _paths(read, ENDINGS.get(option, "")):
     before = _content(stage)
     code = main.main([*command.split(), *words, f"--{option}={path}"])
     error = capsys.readouterr().err

@@ -543,12 +543,13 @@ def test_an_aggregate_that_reads_steps_that_arent_judged_is_warned_of(
 
 
 def test_samples_may_be_replaced_by_new_ones(tmp_path):
+  results, samples = tmp_path / "r.json", tmp_path / "samples.jsonl"
   row = dict(id="a", step_scores=[], prediction=-1, target=-1, right=True)
-  files.write_records(tmp_path / "samples.jsonl", [row])
-  results_lib.check(tmp_path / "r.json", tmp_path / "samples.jsonl", [])
-  files.write_records(tmp_path / "samples.jsonl", [dict(id="a", scores=[])])
+  files.write_records(samples, [row])
+  outputs.check(results, dict(samples=samples), [])
+  files.write_records(samples, [dict(id="a", scores=[])])
   with pytest.raises(errors_lib.InputError, match="wasn't written by an"):
-    results_lib.check(tmp_path / "r.json", tmp_path / "samples.jsonl", [])
+    outputs.check(results, dict(samples=samples), [])
 
 
 @pytest.mark.real_data
@@ -850,11 +851,11 @@ def test_samples_stand_beside_their_results(output, samples):
 
 def test_nothing_but_an_evaluations_own_files_is_replaced(tmp_path):
   output, samples = tmp_path / "results.json", tmp_path / "samples.jsonl"
-  results_lib.check(output, samples, [None, tmp_path / "in.jsonl"])
+  outputs.check(output, dict(samples=samples), [None, tmp_path / "in.jsonl"])
 
   def refused(words, inputs=()):
     with pytest.raises(errors_lib.InputError, match=re.escape(words)):
-      results_lib.check(output, samples, inputs)
+      outputs.check(output, dict(samples=samples), inputs)
 
   refused(f"{samples}: is read by this command", [samples])
   refused(f"{output}: is read by this command", [output])
@@ -868,8 +869,8 @@ def test_nothing_but_an_evaluations_own_files_is_replaced(tmp_path):
     refused(f"{samples}: is there already")
   row = dict(id="a", step_scores=[], prediction=0, target=0, right=True)
   samples.write_text(json.dumps(row) + "\n")
-  results_lib.check(output, samples, [])
+  outputs.check(output, dict(samples=samples), [])
   with pytest.raises(
     errors_lib.InputError, match="is written as `output` already"
   ):
-    results_lib.check(output, output, [])
+    outputs.check(output, dict(samples=output), [])

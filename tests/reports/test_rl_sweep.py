@@ -46,15 +46,10 @@ def runs(*variants, seeds=3):
   }
 
 
-def drawn(svg):
-  """Returns {name: number of markers} of the curves in a picture."""
-  root = ElementTree.fromstring(svg)
-  found = {}
-  for group in root.findall(f"{SVG}g"):
-    name = group.find(f"{SVG}text/{SVG}title")
-    if name is not None:
-      found[name.text] = len(group.findall(f"{SVG}g"))
-  return found
+def lines(figure):
+  """Returns the lines of a figure's one panel by their labels."""
+  (panel,) = figure.panels
+  return {line.label: line for line in panel.lines}
 
 
 # --- Bands ------------------------------------------------------------------
@@ -108,22 +103,23 @@ def test_after_an_update_of_unknown_tokens_no_place_is_known():
   assert set(rl_sweep.against_tokens(c, "eval")) == {None}
 
 
-# --- Files ------------------------------------------------------------------
+# --- Figures ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("against", [rl_sweep.STEP, rl_sweep.TOKENS])
 @pytest.mark.parametrize("kind", ["eval", "train"])
-def test_a_figure_is_an_svg_file_of_the_chosen_variants(kind, against):
-  given = runs("a", "b<&>", "c")
-  svg = rl_sweep.figure(
+def test_a_figure_has_the_values_of_the_chosen_variants(kind, against):
+  given = runs("a", "b<&>", "c", seeds=1)
+  figure = rl_sweep.figure(
     given, "accuracy", kind=kind, against=against, variants=("a", "b<&>")
   )
-  assert drawn(svg).keys() == {"a", "b<&>"}
-  assert min(drawn(svg).values()) > 0
-  again = rl_sweep.figure(
-    given, "accuracy", kind=kind, against=against, variants=("a", "b<&>")
-  )
-  assert svg == again
+  assert lines(figure).keys() == {"a", "b<&>"}
+  for name, line in lines(figure).items():
+    (seed,) = given[name]
+    tokens = rl_sweep.against_tokens(seed, kind)
+    at = dict(step=seed[kind]["step"], sampled_tokens=tokens)[against]
+    assert list(line.x) == at
+    assert list(line.y) == seed[kind]["accuracy"]
 
 
 def test_a_variant_looks_the_same_in_all_pictures_and_unlike_any_other():
@@ -137,21 +133,23 @@ def test_a_variant_looks_the_same_in_all_pictures_and_unlike_any_other():
     assert len({x.dash for x in near}) == 6
   given = runs(*names[:8], seeds=1)
   colour = styles["variant7"].colour
-  svg = rl_sweep.figure(given, "accuracy", variants=("variant7",)).decode()
-  assert f'<g class="{colour}">' in svg
+  page = rl_sweep.render("One", given, groups={"Last": ["variant7"]})
+  drawn = re.findall(r'<g class="(k\d)">\s*<path', page)
+  assert drawn and {*drawn} == {colour}
 
 
 def test_long_curves_are_means_of_updates_and_the_picture_says_so():
   given = {"a": [curves(k, updates=100) for k in range(2)]}
-  svg = rl_sweep.figure(given, "prm_score", kind="train").decode()
-  assert "updates, means of 3; bands reach over the seeds" in svg
+  (panel,) = rl_sweep.figure(given, "prm_score", kind="train").panels
+  assert panel.x_label == "updates, means of 3; bands reach over the seeds"
 
 
 def test_one_seed_has_no_band_and_nothing_speaks_of_one():
   given = runs("a", "b", seeds=1)
   assert "bands" not in rl_sweep.render("One", given)
-  assert b'opacity="0.11"' not in rl_sweep.figure(given, "accuracy")
-  assert b'opacity="0.11"' in rl_sweep.figure(runs("a"), "accuracy")
+  assert not lines(rl_sweep.figure(given, "accuracy"))["a"].low
+  band = lines(rl_sweep.figure(runs("a"), "accuracy"))["a"]
+  assert all(a <= b <= c for a, b, c in zip(band.low, band.y, band.high))
 
 
 @pytest.mark.parametrize(
@@ -239,7 +237,8 @@ def test_an_experiments_pictures_are_of_the_points_that_there_are(
   # No evaluation has a faithful accuracy.
   names = {p.name for p in tmp_path.iterdir()}
   assert names == {"found.json", "found.svg", "found.html"}
-  assert drawn((tmp_path / "found.svg").read_bytes()).keys() == {"A", "B"}
+  svg = ElementTree.parse(tmp_path / "found.svg")
+  assert {"A", "B"} <= {text.text for text in svg.iter(f"{SVG}text")}
   page = (tmp_path / "found.html").read_text()
   assert "<pre>python x.py</pre>" in page
 
