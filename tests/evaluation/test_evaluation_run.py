@@ -546,10 +546,10 @@ def test_samples_may_be_replaced_by_new_ones(tmp_path):
   results, samples = tmp_path / "r.json", tmp_path / "samples.jsonl"
   row = dict(id="a", step_scores=[], prediction=-1, target=-1, right=True)
   files.write_records(samples, [row])
-  outputs.check(results, dict(samples=samples), [])
+  results_lib.check(results, dict(samples=samples), [])
   files.write_records(samples, [dict(id="a", scores=[])])
   with pytest.raises(errors_lib.InputError, match="wasn't written by an"):
-    outputs.check(results, dict(samples=samples), [])
+    results_lib.check(results, dict(samples=samples), [])
 
 
 @pytest.mark.real_data
@@ -851,11 +851,13 @@ def test_samples_stand_beside_their_results(output, samples):
 
 def test_nothing_but_an_evaluations_own_files_is_replaced(tmp_path):
   output, samples = tmp_path / "results.json", tmp_path / "samples.jsonl"
-  outputs.check(output, dict(samples=samples), [None, tmp_path / "in.jsonl"])
+  results_lib.check(
+    output, dict(samples=samples), [None, tmp_path / "in.jsonl"]
+  )
 
   def refused(words, inputs=()):
     with pytest.raises(errors_lib.InputError, match=re.escape(words)):
-      outputs.check(output, dict(samples=samples), inputs)
+      results_lib.check(output, dict(samples=samples), inputs)
 
   refused(f"{samples}: is read by this command", [samples])
   refused(f"{output}: is read by this command", [output])
@@ -869,8 +871,8 @@ def test_nothing_but_an_evaluations_own_files_is_replaced(tmp_path):
     refused(f"{samples}: is there already")
   row = dict(id="a", step_scores=[], prediction=0, target=0, right=True)
   samples.write_text(json.dumps(row) + "\n")
-  outputs.check(output, dict(samples=samples), [])
+  results_lib.check(output, dict(samples=samples), [])
   with pytest.raises(
     errors_lib.InputError, match="is written as `output` already"
   ):
-    outputs.check(output, dict(samples=output), [])
+    results_lib.check(output, dict(samples=output), [])
