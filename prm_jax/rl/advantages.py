@@ -29,7 +29,7 @@ PRIME_WEIGHT = 5.0
 class MovingMean(NamedTuple):
   """A mean in which older values weigh less: sums, which are divided when read.
 
-  Attributes:
+  Args:
     total: The weighted sum of the values.
     weight: The sum of the weights.
   """
