@@ -26,6 +26,7 @@ PAGES = (
 )
 STYLE = ROOT / "docs/site.css"
 _LINK = re.compile(r"\]\(([^)\s#]+)")
+_TO_PAGE = re.compile(r'(href="[^":]+)\.md(?=["#])')
 _KEPT = re.compile(r"<(code|td|th)\b.*?</\1>", re.DOTALL)
 # Outside of tags.
 _WORD = re.compile(r"([^\s<>]*[-/][^\s<>]*)(?![^<]*>)")
@@ -152,7 +153,9 @@ def main() -> None:
   copy_sources()
   build()
   for path in SITE.rglob("*.html"):
-    path.write_text(mark_words(path.read_text()))
+    # Our own pages link to sources, as they lie next to them.
+    page = _TO_PAGE.sub(r"\1.html", path.read_text())
+    path.write_text(mark_words(page))
   if lines := broken_links(SITE):
     sys.exit("\n".join(lines))
   print(f"site: {SITE / 'index.html'}")
