@@ -24,7 +24,12 @@ PAGES = (
   "experiments/README.md",
   "docs/*.md",
 )
+STYLE = ROOT / "docs/site.css"
 _LINK = re.compile(r"\]\(([^)\s#]+)")
+_TO_PAGE = re.compile(r'(href="[^":]+)\.md(?=["#])')
+_KEPT = re.compile(r"<(code|td|th)\b.*?</\1>", re.DOTALL)
+# Outside of tags.
+_WORD = re.compile(r"([^\s<>]*[-/][^\s<>]*)(?![^<]*>)")
 _PROBLEM = re.compile(r"\b(WARNING|ERROR|Warning|Error|Traceback)\b")
 
 
@@ -40,6 +45,7 @@ def copy_sources() -> None:
     SystemExit: a page links to a file that doesn't exist.
   """
   shutil.rmtree(SOURCES, ignore_errors=True)
+  _copy(STYLE)
   for page in pages():
     _copy(page)
     for link in _LINK.findall(page.read_text()):
@@ -83,6 +89,19 @@ def build() -> None:
   lines = [line[:200] for line in output.splitlines()]
   if done.returncode or any(_PROBLEM.search(line) for line in lines):
     sys.exit("\n".join([*lines, "the site has warnings, see above"]))
+
+
+def mark_words(page: str) -> str:
+  """Returns a built page in which words with - or / in code and tables are elements.
+
+  A browser breaks lines after these characters, and only elements can be kept
+  whole.
+  """
+
+  def marked(part):
+    return _WORD.sub(r'<span class="word">\1</span>', part[0])
+
+  return _KEPT.sub(marked, page)
 
 
 class _Links(html.parser.HTMLParser):
@@ -133,6 +152,10 @@ def broken_links(site: pathlib.Path) -> list[str]:
 def main() -> None:
   copy_sources()
   build()
+  for path in SITE.rglob("*.html"):
+    # Our own pages link to sources, as they lie next to them.
+    page = _TO_PAGE.sub(r"\1.html", path.read_text())
+    path.write_text(mark_words(page))
   if lines := broken_links(SITE):
     sys.exit("\n".join(lines))
   print(f"site: {SITE / 'index.html'}")

@@ -1,12 +1,18 @@
-"""Writes docs/quickstart.ipynb from docs/quickstart.md.
+"""Writes docs/quickstart.ipynb from docs/quickstart.md, which it runs.
 
-Each python block becomes a code cell; the text between them becomes Markdown
-cells. tests/docs/test_quickstart.py fails if the two files differ.
+Each python block becomes a code cell with what it prints; the text between them
+becomes Markdown cells. tests/docs/test_quickstart.py fails if the two files
+differ.
 """
 
+from collections.abc import Iterator, Sequence
+import contextlib
+import io
 import json
 import pathlib
 import re
+import tempfile
+from typing import Any
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 PAGE = FOLDER / "quickstart.md"
@@ -21,18 +27,28 @@ def cells(page: str) -> list[tuple[str, str]]:
   return [(k, p.strip("\n")) for k, p in zip(kinds, parts) if p.strip()]
 
 
-def notebook(page: str) -> str:
-  """Returns the text of a notebook with a page's cells, without outputs."""
+def run(page: str) -> Iterator[str]:
+  """Yields what each code cell of a page prints; it writes into the folder."""
+  names: dict[str, Any] = {}
+  for kind, text in cells(page):
+    if kind == "code":
+      with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(text, names)
+      yield printed.getvalue()
+
+
+def notebook(page: str, printed: Sequence[str]) -> str:
+  """Returns the text of a notebook of a page's cells and what they print."""
   made = []
+  outputs = enumerate(printed, 1)
   for i, (kind, text) in enumerate(cells(page)):
     cell = dict(
-      cell_type=kind,
-      id=f"cell-{i}",
-      metadata={},
-      source=text.splitlines(keepends=True),
+      cell_type=kind, id=f"cell-{i}", metadata={}, source=_lines(text)
     )
     if kind == "code":
-      cell |= dict(execution_count=None, outputs=[])
+      count, text = next(outputs)
+      stream = dict(output_type="stream", name="stdout", text=_lines(text))
+      cell |= dict(execution_count=count, outputs=[stream] if text else [])
     made.append(cell)
   language = dict(name="python")
   kernel = dict(name="python3", display_name="Python 3", language="python")
@@ -45,5 +61,12 @@ def notebook(page: str) -> str:
   return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
+def _lines(text: str) -> list[str]:
+  return text.splitlines(keepends=True)
+
+
 if __name__ == "__main__":
-  NOTEBOOK.write_text(notebook(PAGE.read_text()))
+  page = PAGE.read_text()
+  with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+    printed = list(run(page))
+  NOTEBOOK.write_text(notebook(page, printed))

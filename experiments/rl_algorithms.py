@@ -77,6 +77,27 @@ LABELS = dict(
   critic_prm="PPO, PRM's critic",
   imitate="expert iteration",
 )
+METHODS = "../rl.md#rewards-and-methods"
+BASELINES = "../returns.md#returns-to-advantages"
+# What the page says of each, with a link from its folder.
+ABOUT = dict(
+  reinforce=(
+    "One update of each rollout; the baseline is the others' reward per token.",
+    METHODS,
+  ),
+  ppo=("PPO: four updates of each rollout, with the same baseline.", METHODS),
+  grpo=(
+    "GRPO with process rewards: step rewards over the deviation of a problem's"
+    " solutions, the KL in the loss.",
+    METHODS,
+  ),
+  critic_fresh=("PPO with GAE; its critic starts as the policy.", BASELINES),
+  critic_prm=("PPO with GAE; its critic starts as the PRM.", BASELINES),
+  imitate=(
+    "The policy learns to write its own samples whose answer is right.",
+    METHODS,
+  ),
+)
 # What is drawn together.
 GROUPS = {"At equal sampled tokens": tuple(ARMS)}
 
@@ -149,4 +170,6 @@ def _mean(values: Sequence[float | None]) -> float:
 
 if __name__ == "__main__":
   title = __doc__.splitlines()[0]
-  rl_testbed.run(title, OUTPUT, ARMS, points_of_seed, table, GROUPS, LABELS)
+  rl_testbed.run(
+    title, OUTPUT, ARMS, points_of_seed, table, GROUPS, LABELS, ABOUT
+  )

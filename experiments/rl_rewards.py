@@ -82,6 +82,57 @@ LABELS = dict(
   prm_soft_min_outcome="soft min, outcome",
   prm_clip_delta_outcome="clip-delta, outcome",
 )
+REWARDS = "../rl.md#rewards-and-methods"
+RETURNS = "../returns.md#step-rewards-to-returns"
+BASELINES = "../returns.md#returns-to-advantages"
+# What the page says of each, with a link from its folder.
+ABOUT = dict(
+  outcome=("A right answer is rewarded, no step.", REWARDS),
+  exact=(
+    "The sum of the exact labels, less the others' reward per token.",
+    BASELINES,
+  ),
+  exact_min_to_go=("The least exact label of this and later steps.", RETURNS),
+  prm_sum_no_kl=(
+    "The sum of the PRM's scores, compared within a problem's solutions;"
+    " nothing holds the policy near its start.",
+    BASELINES,
+  ),
+  prm_sum=(
+    "The sum of the PRM's scores, compared within a problem's solutions.",
+    BASELINES,
+  ),
+  prm_sum_leave_one_out=(
+    "The sum of the PRM's scores, less the mean of the other solutions' sums.",
+    BASELINES,
+  ),
+  prm_sum_by_step=(
+    "The sum of the PRM's scores, each less the others' mean score of a step.",
+    BASELINES,
+  ),
+  prm_sum_by_token=(
+    "The sum of the PRM's scores, less the others' reward per token.",
+    BASELINES,
+  ),
+  prm_min_to_go=("The PRM's least score of this and later steps.", RETURNS),
+  prm_soft_min=(
+    "The soft minimum of the PRM's scores, as PURE has it.",
+    RETURNS,
+  ),
+  prm_min_to_go_outcome=(
+    "The PRM's least score of this and later steps, and the right answer.",
+    RETURNS,
+  ),
+  prm_soft_min_outcome=(
+    "PURE's soft minimum of the PRM's scores, and the right answer.",
+    RETURNS,
+  ),
+  prm_clip_delta_outcome=(
+    "The PRM's scores, cut at 0.5, each less the next one, so that more steps"
+    " don't pay; and the right answer.",
+    RETURNS,
+  ),
+)
 # What is drawn together; the first are the picture of the docs.
 GROUPS = {
   "Answers, exact steps, and the PRM's": (
@@ -225,4 +276,6 @@ def _alarms(runs: Sequence[Mapping[str, Any]]) -> str:
 
 if __name__ == "__main__":
   title = __doc__.splitlines()[0]
-  rl_testbed.run(title, OUTPUT, ARMS, points_of_seed, table, GROUPS, LABELS)
+  rl_testbed.run(
+    title, OUTPUT, ARMS, points_of_seed, table, GROUPS, LABELS, ABOUT
+  )

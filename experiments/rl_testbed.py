@@ -361,11 +361,13 @@ def pictures(
   title: str,
   groups: Mapping[str, Sequence[str]],
   labels: Mapping[str, str],
+  about: Mapping[str, tuple[str, str]],
 ) -> None:
   """Writes PICTURES of the first group of variants, and a page of all groups.
 
   They are next to the output, which holds the points; only points with curves
-  are drawn, and only variants that are in a group, by their labels.
+  are drawn, and only variants that are in a group, by their labels. about: what
+  the page says of each, with a link.
   """
   runs: dict[str, list[Any]] = {}
   for arm in itertools.chain(*groups.values()):
@@ -385,7 +387,10 @@ def pictures(
         rl_sweep.figure(runs, metric, variants=first),
       )
   details = files.read_json(output)
-  page = rl_sweep.render(title, runs, groups=groups, details=details)
+  named = {labels[arm]: x for arm, x in about.items()}
+  page = rl_sweep.render(
+    title, runs, groups=groups, about=named, details=details
+  )
   html.write(output.with_suffix(".html"), page)
 
 
@@ -397,6 +402,7 @@ def run(
   table: Callable[[Sequence[testbed.Point]], str],
   groups: Mapping[str, Sequence[str]],
   labels: Mapping[str, str],
+  about: Mapping[str, tuple[str, str]],
 ) -> None:
   """Runs the command line of an experiment; its page is titled as described."""
   testbed.run(
@@ -408,7 +414,11 @@ def run(
     make=settings,
     workdir=WORKDIR,
     pictures=functools.partial(
-      pictures, title=description, groups=groups, labels=labels
+      pictures,
+      title=description,
+      groups=groups,
+      labels=labels,
+      about=about,
     ),
   )
 

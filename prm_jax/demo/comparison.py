@@ -18,6 +18,11 @@ from prm_jax.evaluation import step_metrics
 from prm_jax.jobs import score as score_lib
 from prm_jax.records import jsonl
 
+# How the PRM may judge a solution: it misses the first error, doubts a right
+# step, finds the first error of a solution whose answer is right, or wrong, or
+# doubts no step of a right solution.
+KINDS = ("fooled", "false alarm", "luck seen", "error found", "no error")
+
 StepScores = Mapping[str, Sequence[schema.StepScores]]
 
 
@@ -177,37 +182,28 @@ def showcase(
   step_scores: StepScores,
   ranking: Mapping[str, np.ndarray],
 ) -> list[dict[str, Any]]:
-  """Returns ten solutions to look at, failures of the PRM first.
+  """Returns solutions to look at: the PRM fooled, wrong and right.
 
-  The PRM's wrong picks, then the ORM's where the PRM is right, then lucky
-  answers, then right ones, the earliest problems first. A few of each; where
-  these don't make ten, more of the first kinds that have more.
+  Two of each of KINDS, if there are. Of a problem's samples of a kind it is the
+  one that the PRM ranks highest; samples that the PRM or the ORM picks go
+  first, then the earliest problems.
   """
   num = len(rows[0])
-  quota = {"prm wrong": 3, "orm wrong": 4, "lucky": 2, "right": 10}
-  picks: dict[str, list[tuple[str, int, int]]] = {kind: [] for kind in quota}
+  kinds: dict[str, list[tuple[bool, int, int, str]]] = {k: [] for k in KINDS}
   for i, row in enumerate(rows):
     at = slice(i * num, (i + 1) * num)
-    by_prm, by_orm = (
-      int(ranking[name][at].argmax()) for name in ("prm", "orm")
-    )
-    other = row[by_orm]
-    if not row[by_prm].outcome:
-      picks["prm wrong"].append(("prm", i, by_prm))
-    elif not other.outcome:
-      picks["orm wrong"].append(("orm", i, by_orm))
-    elif other.labels and not other.labels[-1]:
-      picks["lucky"].append(("orm", i, by_orm))
-    else:
-      picks["right"].append(("prm", i, by_prm))
-  spare = 10 - sum(min(len(x), quota[kind]) for kind, x in picks.items())
-  chosen: list[tuple[str, int, int]] = []
-  for kind, of_kind in picks.items():
-    more = min(max(spare, 0), max(len(of_kind) - quota[kind], 0))
-    spare -= more
-    chosen += of_kind[: quota[kind] + more]
+    picks = {n: int(ranking[n][at].argmax()) for n in ("orm", "prm")}
+    picked_by = {j: name for name, j in picks.items()}
+    best: dict[str, int] = {}
+    # Later ones replace those that the PRM ranks lower.
+    for j in ranking["prm"][at].argsort(kind="stable").tolist():
+      if row[j].labels:
+        best[_kind(row[j], step_scores["prm"][i * num + j].scores)] = j
+    for kind, j in best.items():
+      by = picked_by.get(j, "")
+      kinds[kind].append((not by, i, j, by))
   out = []
-  for by, i, j in chosen[:10]:
+  for _, i, j, by in (x for of in kinds.values() for x in sorted(of)[:2]):
     s = rows[i][j]
     out.append(
       dict(
@@ -225,3 +221,16 @@ def showcase(
       )
     )
   return out
+
+
+def _kind(solution: schema.Solution, scores: Sequence[float]) -> str:
+  """Returns which of KINDS a judgement of the PRM is."""
+  error = schema.first_error(solution.labels or ())
+  doubt = schema.first_error(scores)
+  if error < 0 and doubt < 0:
+    return "no error"
+  if error == doubt:
+    return "luck seen" if solution.outcome else "error found"
+  if doubt >= 0 and (error < 0 or doubt < error):
+    return "false alarm"
+  return "fooled"

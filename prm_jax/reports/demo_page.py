@@ -301,7 +301,8 @@ def _card(number, entry):
   facts = ["no answer" if answer is None else f"answer {answer}"]
   if reference is not None and not entry["outcome"]:
     facts.append(f"reference {reference}")
-  source = f"{number} · picked by {_label(entry['picked_by'])}"
+  picked = _label(entry["picked_by"])
+  source = f"{number} · picked by {picked}" if picked else f"{number}"
   short = {
     n: _label(n).replace("Monte-Carlo ", "MC-") for n in entry["step_scores"]
   }

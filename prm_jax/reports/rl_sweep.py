@@ -98,6 +98,7 @@ def render(
   runs: Runs,
   *,
   groups: Mapping[str, Sequence[str]] | None = None,
+  about: Mapping[str, tuple[str, str]] | None = None,
   details: Mapping[str, Any] | None = None,
 ) -> str:
   """Returns the page of all variants.
@@ -107,6 +108,8 @@ def render(
     runs: The runs.
     groups: Title -> the variants that are drawn together; None draws all. A
       variant without a run is left out.
+    about: Variant -> a sentence that says what it is, and the address of a page
+      that explains it.
     details: Config, versions, machine and command, as far as known.
 
   Raises:
@@ -130,6 +133,8 @@ def render(
   ]
   name = "First and last values of each variant"
   cells = html.table(name, ["variant", *head], rows, "stick full cells")
+  explained = {name: x for name, x in (about or {}).items() if name in runs}
+  cells += html.part("variants", explained)
   sections = [html.Section("variants", cells), *shown, html.made(details or {})]
   num_seeds = max(map(len, runs.values()), default=0)
   text = html.sentence(

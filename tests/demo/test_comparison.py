@@ -73,28 +73,78 @@ def test_false_positives_are_the_right_answers_with_a_wrong_step():
   assert results["policy"]["all_steps_right"] == 0.25
 
 
-def test_the_showcase_begins_with_the_failures_of_the_prm():
-  good = _sample("p", ("a",), (1.0,), True)
-  bad = _sample("p", ("b",), (0.0,), False)
-  lucky = _sample("p", ("c",), (0.0,), True)
-  rows = [[good, bad], [bad, good], [good, lucky], [good, bad]]
-  prm = np.array([0.1, 0.9, 0.1, 0.9, 0.9, 0.1, 0.9, 0.1])
-  orm = np.array([0.9, 0.1, 0.9, 0.1, 0.1, 0.9, 0.9, 0.1])
-  step_scores = dict(
-    prm=_rows([[x] for x in prm]), orm=_rows([[x] for x in orm])
-  )
-  problems = [schema.Problem(str(i), "p", "1") for i in range(4)]
+# Labels, scores and outcome of a sample of each kind.
+SHOWN = dict(
+  fooled=((1.0, 0.0), (0.9, 0.8), False),
+  late=((0.0, 0.0), (0.9, 0.1), False),  # fooled, too
+  alarm=((1.0, 1.0), (0.9, 0.1), True),
+  early=((1.0, 0.0), (0.1, 0.1), False),  # an alarm, too
+  luck=((1.0, 0.0), (0.9, 0.1), True),
+  found=((0.0, 0.0), (0.2, 0.1), False),
+  right=((1.0, 1.0), (0.9, 0.9), True),
+)
+
+
+def _showcase(names, prm, orm):
+  """Returns (who picked it, the last step) of each sample that is shown.
+
+  Args:
+    names: Of SHOWN, one list for each problem.
+    prm: How the PRM ranks the samples.
+    orm: How the ORM does.
+  """
+  rows, scores = [], []
+  for i, row in enumerate(names):
+    rows.append([])
+    for name in row:
+      labels, of_steps, outcome = SHOWN[name]
+      rows[-1].append(_sample(str(i), ("x", name), labels, outcome))
+      scores.append(of_steps)
   shown = comparison.showcase(
-    problems, rows, step_scores, dict(prm=prm, orm=orm)
+    [schema.Problem(str(i), str(i), "1") for i in range(len(rows))],
+    rows,
+    dict(prm=_rows(scores)),
+    dict(prm=np.array(prm), orm=np.array(orm)),
   )
-  assert [(x["picked_by"], x["steps"]) for x in shown] == [
-    ("prm", ["b"]),
-    ("orm", ["b"]),
-    ("orm", ["c"]),
-    ("prm", ["a"]),
+  for x in shown:
+    of_steps = SHOWN[x["steps"][1]][1]
+    assert x["step_scores"] == dict(prm=list(of_steps))
+    assert x["judged"] == dict(prm=[True, True])
+  return [(x["picked_by"], x["steps"][1]) for x in shown]
+
+
+def test_the_showcase_has_the_prm_fooled_wrong_and_right():
+  names = [*SHOWN, *SHOWN][::-1]
+  shown = _showcase([[x] for x in names], [0.5] * 14, [0.5] * 14)
+  # Two of each kind, the earliest; of one sample each all are picked.
+  assert shown == [
+    *(("prm", x) for x in ("late", "fooled", "early", "alarm")),
+    *(("prm", x) for x in ("luck", "luck", "found", "found")),
+    *(("prm", x) for x in ("right", "right")),
   ]
-  assert shown[0]["step_scores"] == dict(prm=[0.9], orm=[0.1])
-  assert shown[0]["judged"] == dict(prm=[True], orm=[True])
+  assert _showcase([["right"], ["found"]], [1, 1], [1, 1]) == [
+    ("prm", "found"),
+    ("prm", "right"),
+  ]
+
+
+def test_the_showcase_prefers_what_a_model_picks_and_the_prm_ranks_high():
+  names = [
+    ["found", "late", "fooled", "right"],
+    ["fooled", "found", "right", "late"],
+    ["found", "luck", "right", "right"],
+  ]
+  prm = [0.1, 0.5, 0.4, 0.9, 0.8, 0.2, 0.3, 0.1, 0.1, 0.2, 0.3, 0.9]
+  orm = [0.1, 0.2, 0.3, 0.9, 0.1, 0.2, 0.3, 0.1, 0.9, 0.1, 0.1, 0.1]
+  assert _showcase(names, prm, orm) == [
+    ("prm", "fooled"),  # of the second problem
+    ("", "late"),  # of the first: ranked above its other
+    ("", "luck"),
+    ("orm", "found"),
+    ("", "found"),
+    ("prm", "right"),
+    ("orm", "right"),
+  ]
 
 
 def test_samples_are_chosen_by_log_odds_and_calibration_is_of_judged_steps():
@@ -120,46 +170,3 @@ def test_samples_are_chosen_by_log_odds_and_calibration_is_of_judged_steps():
   assert records[0]["judged"]["prm"] == [True, False]
   assert records[0]["step_logits"]["prm"] == [18.0, 30.0]
   assert records[0]["solution_scores"]["prm"] == 1.0
-
-
-@pytest.mark.parametrize(
-  "counts, shown_kinds",
-  [
-    (dict(prm=12), dict(prm=10)),  # nothing else to fill with
-    (dict(prm=5, orm=5, lucky=1), dict(prm=5, orm=4, lucky=1)),
-    (dict(prm=1, orm=3, lucky=7), dict(prm=1, orm=3, lucky=6)),
-    (
-      dict(prm=9, orm=9, lucky=9, right=9),
-      dict(prm=3, orm=4, lucky=2, right=1),
-    ),
-    (dict(prm=2, orm=1), dict(prm=2, orm=1)),  # there are no more
-  ],
-)
-def test_the_showcase_has_ten_solutions_where_there_are_ten(
-  counts, shown_kinds
-):
-  good = _sample("p", ("good",), (1.0,), True)
-  bad = _sample("p", ("bad",), (0.0,), False)
-  lucky = _sample("p", ("lucky",), (0.0,), True)
-  # The PRM picks the first of two samples, the ORM the second.
-  kinds = dict(
-    prm=[bad, good], orm=[good, bad], lucky=[good, lucky], right=[good, good]
-  )
-  rows = [
-    row for kind, row in kinds.items() for _ in range(counts.get(kind, 0))
-  ]
-  prm, orm = np.array([0.9, 0.1] * len(rows)), np.array([0.1, 0.9] * len(rows))
-  shown = comparison.showcase(
-    [schema.Problem(str(i), "p", "1") for i in range(len(rows))],
-    rows,
-    dict(prm=_rows([[x] for x in prm])),
-    dict(prm=prm, orm=orm),
-  )
-  name = {
-    ("prm", "bad"): "prm",
-    ("orm", "bad"): "orm",
-    ("orm", "lucky"): "lucky",
-    ("prm", "good"): "right",
-  }
-  found = [name[x["picked_by"], x["steps"][0]] for x in shown]
-  assert found == [k for k, n in shown_kinds.items() for _ in range(n)]

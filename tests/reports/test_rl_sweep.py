@@ -190,6 +190,13 @@ def test_a_page_draws_what_its_variants_have_and_no_more(tmp_path):
   assert rl_sweep.render("A <title>", given, groups=groups) == page
 
 
+def test_a_page_says_what_each_variant_is_and_links_to_more():
+  about = dict(a=("Says <this>.", "x.md#a"), later=("Not yet.", "y.md"))
+  page = rl_sweep.render("Why?", runs("a", "b"), about=about)
+  assert '<a href="x.md#a">a</a>:</dt> <dd>Says &lt;this&gt;.</dd>' in page
+  assert page.count("<a ") == 1
+
+
 def test_the_table_has_the_last_and_first_of_each_variant_over_its_seeds():
   given = runs("a") | {"b": [curves(7)]}
   head, body = rl_sweep.table(given)
@@ -230,6 +237,7 @@ def test_an_experiments_pictures_are_of_the_points_that_there_are(
     title="Why?",
     groups={"All": ("b", "before", "a", "later")},
     labels=dict(a="A", b="B", before="Before", later="Later"),
+    about=dict(b=("Of b.", "b.md")),
   )
   testbed.pictures(points[-1:], output, **words)
   assert list(tmp_path.iterdir()) == [output]
@@ -241,6 +249,24 @@ def test_an_experiments_pictures_are_of_the_points_that_there_are(
   assert {"A", "B"} <= {text.text for text in svg.iter(f"{SVG}text")}
   page = (tmp_path / "found.html").read_text()
   assert "<pre>python x.py</pre>" in page
+  assert '<a href="b.md">B</a>' in page
+
+
+@pytest.mark.parametrize("name", ["rl_rewards", "rl_algorithms"])
+def test_every_variant_that_is_drawn_has_a_sentence_and_a_link(
+  monkeypatch, name
+):
+  monkeypatch.syspath_prepend(EXPERIMENTS)
+  experiment = importlib.import_module(name)
+  drawn = {arm for arms in experiment.GROUPS.values() for arm in arms}
+  assert experiment.ABOUT.keys() == drawn
+  for text, link in experiment.ABOUT.values():
+    page, _, section = link.partition("#")
+    lines = (
+      (EXPERIMENTS.parent / "docs/results" / page).read_text().splitlines()
+    )
+    titles = {x[3:].lower().replace(" ", "-") for x in lines if x[:3] == "## "}
+    assert text.endswith(".") and section in titles
 
 
 def test_the_groups_of_the_rewards_experiment_are_variants_that_can_be_told_apart(
