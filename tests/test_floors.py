@@ -30,6 +30,7 @@ METHODS = (
 EDGES = (
   *("datasets", "remote", "plan", "huggingface", "serving", "device_check"),
   *("integrations", "reports", "demo", "trainer", "cli", "api", "__main__"),
+  "web",
 )
 FOLDERS = CORE + METHODS + EDGES
 # Of what a module stands on there is no more than this.
