@@ -29,8 +29,8 @@ METHODS = (
 )
 EDGES = (
   *("datasets", "remote", "plan", "huggingface", "serving", "device_check"),
-  *("integrations", "reports", "demo", "trainer", "cli", "api", "__main__"),
-  "web",
+  *("integrations", "reports", "web", "view", "demo", "trainer", "cli", "api"),
+  "__main__",
 )
 FOLDERS = CORE + METHODS + EDGES
 # Of what a module stands on there is no more than this.

@@ -182,6 +182,8 @@ def _add(group: Any, option: Option) -> None:
   more["help"] = text.replace("%", "%%")
   if not words[0].startswith("--"):
     more.setdefault("metavar", option.name.upper())
+    if field.element is not None:
+      more["nargs"] = "+"
     group.add_argument(option.name, type=_parse(field), **more)
     return
   more["dest"] = option.name

@@ -1,0 +1,290 @@
+"""What files and folders hold that pages show, read and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.jobs import step_scores
+from prm_jax.records import jsonl
+from prm_jax.records import record_files
+from prm_jax.runtime import checked_lines
+from prm_jax.runtime import files
+from prm_jax.search import search_results
+
+# Folders within a run whose files are a library's.
+_SKIPPED = ("checkpoints", "tensorboard")
+_ENDINGS = (".json", ".jsonl")
+# What an RL run's samples.jsonl has beside the fields of a solution.
+_OF_RL = {"step", "right", "prm", "prm_judged", "exact"}
+
+
+class Read(NamedTuple):
+  """A solution of a file, and the scores that stand in its record.
+
+  Args:
+    solution: The solution.
+    scores: The scores of its steps, by the model's name.
+  """
+
+  solution: schema.Solution
+  scores: Mapping[str, schema.StepScores]
+
+
+class Scored(NamedTuple):
+  """A record of scores alone.
+
+  Args:
+    id: The id of the solution.
+    scores: The scores of its steps, by the model's name.
+    record: The whole record.
+  """
+
+  id: str
+  scores: dict[str, schema.StepScores]
+  record: Mapping[str, Any]
+
+
+@dataclasses.dataclass
+class Inputs:
+  """What was found, by the name of each file.
+
+  Args:
+    paths: The path of each file.
+    solutions: Solutions, with and without labels and scores.
+    scores: Scores of solutions, by their ids.
+    searches: What searches wrote.
+    runs: The records of metrics.jsonl.
+    evaluations: The content of each results.json.
+  """
+
+  paths: dict[str, pathlib.Path] = dataclasses.field(default_factory=dict)
+  solutions: dict[str, list[Read]] = dataclasses.field(default_factory=dict)
+  scores: dict[str, list[Scored]] = dataclasses.field(default_factory=dict)
+  searches: dict[str, list[search_results.Result]] = dataclasses.field(
+    default_factory=dict
+  )
+  runs: dict[str, list[dict[str, Any]]] = dataclasses.field(
+    default_factory=dict
+  )
+  evaluations: dict[str, dict[str, Any]] = dataclasses.field(
+    default_factory=dict
+  )
+
+
+def read(paths: Sequence[files.PathLike]) -> Inputs:
+  """Returns what files and folders hold.
+
+  Args:
+    paths: Files, and folders whose files are looked through.
+
+  Returns:
+    What can be shown; other files of folders are left out.
+
+  Raises:
+    InputError: A file is damaged, one that was named holds nothing that can be
+      shown, or there is nothing at all.
+  """
+  kinds: dict[pathlib.Path, str] = {}
+  for path in map(pathlib.Path, paths):
+    for file in _files(path):
+      kind = _kind(file, is_named=file == path)
+      if kind:
+        kinds.setdefault(file, kind)
+      elif file == path:
+        raise errors.InputError(
+          f"{path}: holds nothing to show; give solutions, step scores, results"
+          " of a search or of an evaluation, or metrics.jsonl"
+        )
+  if not kinds:
+    raise errors.InputError(
+      f"{', '.join(map(str, paths))}: holds nothing to show; give a folder with"
+      " solutions, scores, searches, evaluations or runs"
+    )
+  inputs = Inputs()
+  for file, name in _names(list(kinds)).items():
+    inputs.paths[name] = file
+    _READERS[kinds[file]](inputs, name, file)
+  return inputs
+
+
+def _files(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields a file, or the files of a folder that may hold results."""
+  if not path.is_dir():
+    yield path
+    return
+  for folder, folders, names in os.walk(path):
+    folders[:] = sorted(
+      x for x in folders if x not in _SKIPPED and not x.startswith(".")
+    )
+    for name in sorted(names):
+      if name.removesuffix(".gz").endswith(_ENDINGS) and name[0] != ".":
+        yield pathlib.Path(folder, name)
+
+
+def _kind(path: pathlib.Path, *, is_named: bool) -> str | None:
+  """Returns what a file holds, by its first record; None for something else."""
+  name = path.name.removesuffix(".gz")
+  is_results = name.endswith("results.json")
+  if name.endswith(".json") and not is_results and not is_named:
+    # A tokenizer's, for example, which may be large.
+    if b'"evaluated"' not in files.read_bytes(path):
+      return None
+  _, record = next(iter(record_files.read_records(path)), ("", {}))
+  if len(record.keys() & search_results.FIELDS.keys()) >= 3:
+    return "search"
+  if "messages" in record or {"problem", "steps"} <= record.keys():
+    return "solutions"
+  if checked_lines.metrics_key(record) is not None:
+    return "run"
+  if "id" in record and step_scores.lists_of_numbers(record):
+    return "scores"
+  run = record.get("run")
+  if is_results or (isinstance(run, dict) and "evaluated" in run):
+    return "evaluation"
+  return None
+
+
+def _names(paths: Sequence[pathlib.Path]) -> dict[pathlib.Path, str]:
+  """Returns a name of each file: the end of its path that no other one has."""
+  parts = {}
+  for path in paths:
+    *folders, last = path.absolute().parts
+    stem = last.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
+    is_run = stem == "metrics" and len(folders) > 1
+    parts[path] = folders if is_run else [*folders, stem]
+
+  def tails(num: int) -> dict[pathlib.Path, str]:
+    return {x: "/".join(part[-num:]) for x, part in parts.items()}
+
+  names: dict[pathlib.Path, str] = {}
+  for num in range(1, max(map(len, parts.values())) + 1):
+    ends = tails(num)
+    told = list(ends.values())
+    for path, end in ends.items():
+      if path not in names and told.count(end) == 1:
+        names[path] = end
+  return {path: names.get(path, str(path)) for path in paths}
+
+
+# --- Readers ----------------------------------------------------------------
+
+
+def _read_searches(inputs: Inputs, name: str, path: pathlib.Path) -> None:
+  inputs.searches[name] = [
+    search_results.from_solution(x, f"{path}: problem {x.id!r}")
+    for x in search_results.read(path)
+  ]
+
+
+def _read_run(inputs: Inputs, name: str, path: pathlib.Path) -> None:
+  inputs.runs[name] = [x for _, x in checked_lines.read_metrics(path)]
+
+
+def _read_evaluation(inputs: Inputs, name: str, path: pathlib.Path) -> None:
+  inputs.evaluations[name] = files.read_json(path)
+
+
+def _read_scores(inputs: Inputs, name: str, path: pathlib.Path) -> None:
+  """Reads each field of a file that has scores, each a model's."""
+  _, first = next(iter(record_files.read_records(path)))
+  fields = [
+    x for x in step_scores.lists_of_numbers(first) if _is_share(first[x])
+  ]
+  # Scores that are none are refused by name.
+  fields = fields or step_scores.lists_of_numbers(first)
+  found: dict[str, Scored] = {}
+  for field in fields:
+    model = name if field == "step_scores" else f"{name}: {field}"
+    for _, id_, record, row in step_scores.read_records(path, field):
+      scored = found.setdefault(id_, Scored(id_, {}, record))
+      scored.scores[model] = row
+  inputs.scores[name] = list(found.values())
+
+
+def _read_solutions(inputs: Inputs, name: str, path: pathlib.Path) -> None:
+  """Reads solutions, with the scores that stand in their records."""
+  records = record_files.read_records(path)
+  if _OF_RL <= next(iter(record_files.read_records(path)))[1].keys():
+    records = map(_of_rl, checked_lines.read(path))
+  found = inputs.solutions.setdefault(name, [])
+  for number, (where, record) in enumerate(records, 1):
+    # Without an id a solution is named after its place.
+    record = {"id": f"{name}:{number}"} | record
+    solution = jsonl.solution_from_record(record, where)
+    scores = dict(_scores_of(record, where, name, len(solution.steps)))
+    found.append(Read(solution, scores))
+
+
+def _of_rl(told: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+  """Returns the record of an RL run's sample as that of a solution."""
+  where, record = told
+  record = dict(record)
+  # The rollout of a state makes its next update.
+  step = record.pop("step", None)
+  update = step + 1 if isinstance(step, int) else "?"
+  record["id"] = f"{record.get('id')}, update {update}"
+  record["source"] = f"update {update}"
+  record["outcome"], record["labels"] = record.pop("right"), record.pop("exact")
+  prm = record.pop("prm")
+  own = isinstance(prm, list) and len(prm) == len(record.get("steps") or ())
+  if own and None not in prm:
+    record["step_scores"] = dict(prm=prm)
+    record["judged"] = dict(prm=record.pop("prm_judged"))
+  elif prm:
+    record["prm_of_its_own_steps"] = prm
+  return where, record
+
+
+def _scores_of(
+  record: Mapping[str, Any], where: str, name: str, num_steps: int
+) -> Iterator[tuple[str, schema.StepScores]]:
+  """Yields the models' names and scores in a solution's record."""
+  told = record.get("step_scores")
+  given: dict[str, Any] = dict(told) if isinstance(told, dict) else {}
+  if isinstance(told, list):
+    given = {name: told}
+  judged = record.get("judged")
+  for field in step_scores.lists_of_numbers(record):
+    is_one = "score" in field and field != "step_scores"
+    if is_one and len(record[field]) == num_steps and _is_share(record[field]):
+      given[field] = record[field]
+  for model, scores in given.items():
+    mask = judged.get(model) if isinstance(judged, dict) else judged
+    if model not in (told if isinstance(told, dict) else (name,)):
+      mask = None
+    if not (
+      isinstance(scores, list) and len(scores) == num_steps and _is_share(scores)
+    ):
+      raise errors.InputError(
+        f"{where}: the scores of {model!r} aren't one of each of the"
+        f" {num_steps} steps, in [0, 1]; score the solutions again"
+      )
+    fits = isinstance(mask, list) and len(mask) == num_steps
+    yield (
+      model,
+      schema.StepScores(
+        tuple(map(float, scores)), judged=tuple(mask) if fits else ()
+      ),
+    )
+
+
+def _is_share(values: Sequence[Any]) -> bool:
+  return all(
+    isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x <= 1
+    for x in values
+  )
+
+
+_READERS = dict(
+  search=_read_searches,
+  run=_read_run,
+  evaluation=_read_evaluation,
+  scores=_read_scores,
+  solutions=_read_solutions,
+)

@@ -1,0 +1,67 @@
+"""The metrics of runs, as curves of few points, and results as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+import math
+from typing import Any
+
+# A curve has no more points: means of successive records, if needed.
+MAX_POINTS = 200
+
+
+def curves(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+  """Returns the curves of each metric of a run.
+
+  Args:
+    records: The records of metrics.jsonl.
+
+  Returns:
+    Of each metric its name and its lines; a line has the kind of its records
+    (train or eval) and points [step, value], of values that are known and
+    finite.
+  """
+  metrics: dict[str, dict[str, list[tuple[int, float]]]] = {}
+  for record in records:
+    step, kind = record.get("step"), str(record.get("kind"))
+    for name, value in record.items():
+      if name in ("step", "kind") or not isinstance(value, int | float):
+        continue
+      if isinstance(step, int) and math.isfinite(value):
+        points = metrics.setdefault(name, {}).setdefault(kind, [])
+        points.append((step, float(value)))
+  return [
+    dict(
+      name=name,
+      lines=[dict(kind=k, points=_few(points)) for k, points in lines.items()],
+    )
+    for name, lines in metrics.items()
+  ]
+
+
+def _few(points: Sequence[tuple[int, float]]) -> list[list[float]]:
+  """Returns the means of successive points, so that there are few."""
+  size = math.ceil(len(points) / MAX_POINTS)
+  bins = [points[i : i + size] for i in range(0, len(points), size or 1)]
+  return [[sum(x) / len(bin_) for x in zip(*bin_)] for bin_ in bins]
+
+
+def lines(results: Mapping[str, Any]) -> list[tuple[str, str]]:
+  """Returns the values of an evaluation as names and texts.
+
+  Args:
+    results: The content of results.json.
+  """
+  return list(_flat(results, ""))
+
+
+def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
+  if isinstance(value, Mapping) and value:
+    for key, inner in value.items():
+      yield from _flat(inner, f"{name}.{key}" if name else str(key))
+  elif isinstance(value, float):
+    yield name, f"{value:.6g}"
+  elif isinstance(value, list) and all(isinstance(x, float) for x in value):
+    yield name, ", ".join(f"{x:.6g}" for x in value)
+  else:
+    yield name, "–" if value is None else str(value)
