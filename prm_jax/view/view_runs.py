@@ -59,9 +59,15 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
   if isinstance(value, Mapping) and value:
     for key, inner in value.items():
       yield from _flat(inner, f"{name}.{key}" if name else str(key))
-  elif isinstance(value, float):
-    yield name, f"{value:.6g}"
-  elif isinstance(value, list) and all(isinstance(x, float) for x in value):
-    yield name, ", ".join(f"{x:.6g}" for x in value)
   else:
-    yield name, "–" if value is None else str(value)
+    yield name, _text(value)
+
+
+def _text(value: Any) -> str:
+  if isinstance(value, list):
+    return ", ".join(
+      f"({_text(x)})" if isinstance(x, list) else _text(x) for x in value
+    )
+  if isinstance(value, float):
+    return f"{value:.6g}"
+  return "–" if value is None else str(value)

@@ -248,8 +248,8 @@ def row(
     outcome=sample.outcome,
     labelled=any(x is not None for x in labels),
     lucky=judgement.is_lucky(labels, sample.outcome),
-    models_disagree=len({_first_doubt(x) for x in sample.scores.values()}) > 1,
-    labels_disagree=_labels_disagree(list(sample.labels.values())),
+    models_disagree=_disagree([_own(x) for x in sample.scores.values()]),
+    labels_disagree=_disagree(list(sample.labels.values())),
     verdicts=[judged[n].name if n in judged else None for n in names],
     least=[_least(sample.scores.get(n)) for n in names],
   )
@@ -312,20 +312,15 @@ def _own(scores: schema.StepScores) -> list[float | None]:
   return [x if judged else None for x, judged in pairs]
 
 
-def _first_doubt(scores: schema.StepScores) -> int:
-  return schema.first_error(_own(scores))
-
-
 def _least(scores: schema.StepScores | None) -> float | None:
   own = [x for x in _own(scores) if x is not None] if scores else []
   return round(min(own), 4) if own else None
 
 
-def _labels_disagree(labels: Sequence[Sequence[float | None]]) -> bool:
-  """Returns whether a step is right by one source and wrong by another."""
+def _disagree(rows: Sequence[Sequence[float | None]]) -> bool:
+  """Returns whether a step is right by one row of values and wrong by another."""
   return any(
-    len({x for x in told if x is not None}) > 1
-    for told in zip(*map(_rights, labels), strict=True)
+    {*step} >= {True, False} for step in zip(*map(_rights, rows), strict=True)
   )
 
 

@@ -60,7 +60,6 @@ COMMANDS = {
     for name, more in (
       ("search calibrate", ()),
       ("search compare", ()),
-      ("search page", ()),
       ("verify choose", ("--precision=0.5",)),
     )
   },

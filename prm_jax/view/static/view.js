@@ -269,26 +269,21 @@
       const shown = rows.slice(at * PAGE_ROWS, (at + 1) * PAGE_ROWS);
       const span = shown.length ? `, here ${number(at * PAGE_ROWS + 1)} to ${number(at * PAGE_ROWS + shown.length)}` : "";
       said.textContent = `${number(rows.length)} of ${number(count("samples"))} samples${span}`;
+      const least = (i) => (data.least[i] || [])[model] ?? null;
       const columns = [
         { label: "sample", sort: "id", css: "name", cell: (i) => link(data.key[i], address("sample", data.key[i], params), { "data-row": i }) },
+        { label: "judgement", sort: index.models.length ? "verdict" : null, cell: (i) => marksOf(i, model) },
         { label: "problem", css: "wide", cell: (i) => short(data.problem[i]) },
-        { label: "source", sort: "source", css: "name", cell: (i) => data.source[i] },
+        { label: "answer", sort: "answer", css: "name", cell: (i) => el("span", { class: "marks" },
+          el("span", { class: "text" }, prm.visible(short(data.answer[i], 40))), outcomeMark(data.outcome[i])) },
         { label: "steps", sort: "steps", number: true, cell: (i) => number(data.steps[i]) },
         { label: "characters", sort: "characters", number: true, cell: (i) => number(data.characters[i]) },
-        { label: "answer", sort: "answer", css: "name", cell: (i) => {
-          const made = el("span", { class: "marks" }, el("span", { class: "text" }, prm.visible(short(data.answer[i], 40))));
-          if (data.outcome[i] !== null) made.append(outcomeMark(data.outcome[i]));
-          return made;
-        } },
+        { label: "source", sort: "source", css: "name", cell: (i) => data.source[i] },
       ];
       if (index.models.length) {
-        columns.push(
-          { label: "least score", sort: "least", number: true, cell: (i) => {
-            const least = (data.least[i] || [])[model];
-            return least === null || least === undefined ? "–" : prm.shown(least);
-          } });
+        columns.splice(4, 0, { label: "least score", sort: "least", number: true,
+          cell: (i) => least(i) === null ? "–" : prm.shown(least(i)) });
       }
-      columns.push({ label: "judgement", sort: index.models.length ? "verdict" : null, cell: (i) => marksOf(i, model) });
       const focused = document.activeElement?.dataset?.sort;
       results.replaceChildren(table("Samples", columns, shown, sortOf(params), (sort) => change({ sort })));
       if (focused) results.querySelector(`[data-sort="${focused}"]`)?.focus();
@@ -498,7 +493,8 @@
       groups.get(node.like).push(node);
     }
     const groupsOf = (id) => [...(children.get(id) || new Map()).entries()]
-      .map(([like, members]) => [nodes.get(like), members.filter((x) => x.id !== like)]);
+      .map(([like, members]) => [nodes.get(like), members.filter((x) => x.id !== like)])
+      .sort(([a], [b]) => b.is_path - a.is_path || b.score - a.score);
 
     /** Returns a button that shows a list, which is made when it first opens. */
     function opener(label, words, make, isOpen) {
@@ -561,7 +557,9 @@
           parts.push(button);
           lists.unshift(list);
         }
-        parts.push(fold("bookkeeping", el("span", {}, prm.visible(node.facts.filter(Boolean).join(" · "))),
+        const dots = el("span", { title: "bookkeeping" },
+          el("span", { "aria-hidden": "true" }, "⋯"), el("span", { class: "hidden" }, "bookkeeping"));
+        parts.push(fold(dots, el("span", {}, prm.visible(node.facts.filter(Boolean).join(" · "))),
           ...(node.ahead.length ? [el("p", {}, "Written after it, only to score it:"),
             ...node.ahead.map((x) => text(el("p"), x))] : [])));
         return parts;
@@ -613,7 +611,7 @@
       el("h2", {}, prm.visible(search.id)), el("p", { class: "note" }, `${prm.visible(search.file)}: ${number(search.nodes.length)} nodes`),
       text(el("div", { class: "problem" }), search.problem), answers,
       el("h3", {}, "What was written"),
-      el("p", { class: "note" }, "A line is a step with its score. Lines below each other go on; where the tree branches, it is indented. Equal steps stand together. "
+      el("p", { class: "note" }, "A line is a step with its score. Lines below each other go on; where the tree branches, it is indented, the chosen path and the best scores first. Equal steps are one line. "
         + (hasTruth ? "✓ and ✗ are labels." : "No label of these steps is known.")),
       el("div", { class: "row" }, el("button", { type: "button", onclick: () => draw(true) }, "open all"),
         el("button", { type: "button", onclick: () => draw(false) }, "only the chosen path")),
@@ -642,17 +640,17 @@
     const range = (at) => points.reduce(([a, b], x) => [Math.min(a, x[at]), Math.max(b, x[at])], [Infinity, -Infinity]);
     const [fromX, toX] = range(0);
     const [fromY, toY] = range(1);
-    const [width, height, left, bottom] = [320, 150, 8, 130];
-    const x = (v) => left + (width - 2 * left) * (toX > fromX ? (v - fromX) / (toX - fromX) : 0.5);
-    const y = (v) => bottom - (bottom - 20) * (toY > fromY ? (v - fromY) / (toY - fromY) : 0.5);
+    const [width, height, left, right, bottom] = [320, 150, 52, 312, 130];
+    const x = (v) => left + (right - left) * (toX > fromX ? (v - fromX) / (toX - fromX) : 0.5);
+    const y = (v) => bottom - (bottom - 12) * (toY > fromY ? (v - fromY) / (toY - fromY) : 0.5);
     const said = lines.map(({ kind, points: own }) =>
       `${kind}: ${brief(own[0][1])} at step ${brief(own[0][0])}, ${brief(own.at(-1)[1])} at step ${brief(own.at(-1)[0])}`).join("; ");
     const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${name}. ${said}. Least ${brief(fromY)}, most ${brief(toY)}.` },
-      svg("path", { class: "axis", d: `M${left} 20V${bottom}H${width - left}` }),
-      svg("text", { x: left, y: 14 }, toY > fromY ? brief(toY) : ""),
-      svg("text", { x: left + 4, y: bottom - 4 }, toY > fromY ? brief(fromY) : ""),
+      svg("path", { class: "axis", d: `M${left} 8V${bottom}H${right}` }),
+      svg("text", { x: left - 5, y: toY > fromY ? 15 : y(toY) + 4, "text-anchor": "end" }, brief(toY)),
+      svg("text", { x: left - 5, y: bottom, "text-anchor": "end" }, toY > fromY ? brief(fromY) : ""),
       svg("text", { x: left, y: height - 4 }, `step ${brief(fromX)}`),
-      svg("text", { x: width - left, y: height - 4, "text-anchor": "end" }, brief(toX)));
+      svg("text", { x: right, y: height - 4, "text-anchor": "end" }, toX > fromX ? brief(toX) : ""));
     lines.forEach(({ points: own }, i) => {
       const css = i ? "k1" : "k0";
       if (own.length > 1) drawn.append(svg("polyline", { class: css, points: own.map((p) => `${x(p[0]).toFixed(1)},${y(p[1]).toFixed(1)}`).join(" ") }));
