@@ -11,6 +11,7 @@ import os
 import pathlib
 import signal
 import socket
+import socketserver
 import threading
 
 from prm_jax import errors
@@ -103,8 +104,8 @@ class PageServer(http.server.ThreadingHTTPServer):
 
   def server_bind(self) -> None:
     """Binds without a look-up of the machine's name, which may take long."""
-    http.server.socketserver.TCPServer.server_bind(self)
-    self.server_name, self.server_port = self.server_address[:2]
+    socketserver.TCPServer.server_bind(self)
+    self.server_port = self.server_address[1]
 
   def handle_error(self, request: object, client_address: object) -> None:
     """Says nothing of browsers that go before they have read a reply."""

@@ -28,7 +28,9 @@ CHUNK_SAMPLES = 100
 CHUNK_CHARACTERS = 1 << 19
 _STATIC = pathlib.Path(__file__).parent / "static"
 _OWN = ("index.html", "view.css", "view.js")
-_SHARED = tuple(x for x in assets.NAMES if x.startswith(("katex/", "base", "st")))
+_SHARED = tuple(
+  x for x in assets.NAMES if x.startswith(("katex/", "base", "st"))
+)
 # What marks a folder as one that this wrote.
 _MARK = b'<meta name="generator" content="prm-jax view">'
 
@@ -112,7 +114,9 @@ def _chunks(items: Sequence[Any]) -> Iterator[tuple[int, list[str]]]:
 
 def _table(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
   """Returns rows as columns, which name each field once."""
-  return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+  return {
+    name: [row[name] for row in rows] for name in (rows[0] if rows else ())
+  }
 
 
 def write(folder: files.PathLike, made: dict[str, bytes]) -> None:
@@ -128,7 +132,9 @@ def write(folder: files.PathLike, made: dict[str, bytes]) -> None:
   target = pathlib.Path(os.path.realpath(folder))
   check(folder)
   mine = f"{os.uname().nodename}.{os.getpid()}"
-  new, old = (target.with_name(f".{target.name[-40:]}.{mine}.{x}") for x in ("new", "old"))
+  new, old = (
+    target.with_name(f".{target.name[-40:]}.{mine}.{x}") for x in ("new", "old")
+  )
   try:
     for name, content in made.items():
       (new / name).parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ import pathlib
 import tempfile
 from typing import Annotated, TYPE_CHECKING
 
+from prm_jax.runtime import outputs
 from prm_jax.runtime import verbs
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class View(verbs.Verb):
     from prm_jax.view import site
     from prm_jax.view import view_inputs
 
+    outputs.check(dict(static=self.static), self.path, are_folders=True)
     if self.static is not None:
       site.check(self.static)
     inputs = view_inputs.read(self.path)
@@ -74,9 +76,11 @@ class View(verbs.Verb):
 
 def _counts(inputs: view_inputs.Inputs) -> str:
   """Returns how much of each kind there is, in words."""
-  records = dict(
-    solutions=inputs.solutions, scores=inputs.scores, searches=inputs.searches
+  num = dict(
+    solutions=sum(map(len, inputs.solutions.values())),
+    scores=sum(map(len, inputs.scores.values())),
+    searches=sum(map(len, inputs.searches.values())),
+    runs=len(inputs.runs),
+    evaluations=len(inputs.evaluations),
   )
-  num = {name: sum(map(len, found.values())) for name, found in records.items()}
-  num |= dict(runs=len(inputs.runs), evaluations=len(inputs.evaluations))
   return ", ".join(f"{name} {x:,}" for name, x in num.items() if x)

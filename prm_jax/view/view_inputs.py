@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import os
@@ -20,6 +21,8 @@ from prm_jax.search import search_results
 # Folders within a run whose files are a library's.
 _SKIPPED = ("checkpoints", "tensorboard")
 _ENDINGS = (".json", ".jsonl")
+# The field of scores in what we write.
+_OWN = "step_scores"
 # What an RL run's samples.jsonl has beside the fields of a solution.
 _OF_RL = {"step", "right", "prm", "prm_judged", "exact"}
 
@@ -131,10 +134,10 @@ def _kind(path: pathlib.Path, *, is_named: bool) -> str | None:
   """Returns what a file holds, by its first record; None for something else."""
   name = path.name.removesuffix(".gz")
   is_results = name.endswith("results.json")
-  if name.endswith(".json") and not is_results and not is_named:
-    # A tokenizer's, for example, which may be large.
-    if b'"evaluated"' not in files.read_bytes(path):
-      return None
+  is_other = name.endswith(".json") and not is_results and not is_named
+  # A tokenizer's, for example, which may be large.
+  if is_other and b'"evaluated"' not in files.read_bytes(path):
+    return None
   _, record = next(iter(record_files.read_records(path)), ("", {}))
   if len(record.keys() & search_results.FIELDS.keys()) >= 3:
     return "search"
@@ -159,16 +162,13 @@ def _names(paths: Sequence[pathlib.Path]) -> dict[pathlib.Path, str]:
     is_run = stem == "metrics" and len(folders) > 1
     parts[path] = folders if is_run else [*folders, stem]
 
-  def tails(num: int) -> dict[pathlib.Path, str]:
-    return {x: "/".join(part[-num:]) for x, part in parts.items()}
-
   names: dict[pathlib.Path, str] = {}
   for num in range(1, max(map(len, parts.values())) + 1):
-    ends = tails(num)
-    told = list(ends.values())
+    ends = {path: "/".join(x[-num:]) for path, x in parts.items()}
+    times = Counter(ends.values())
     for path, end in ends.items():
-      if path not in names and told.count(end) == 1:
-        names[path] = end
+      if times[end] == 1:
+        names.setdefault(path, end)
   return {path: names.get(path, str(path)) for path in paths}
 
 
@@ -193,14 +193,10 @@ def _read_evaluation(inputs: Inputs, name: str, path: pathlib.Path) -> None:
 def _read_scores(inputs: Inputs, name: str, path: pathlib.Path) -> None:
   """Reads each field of a file that has scores, each a model's."""
   _, first = next(iter(record_files.read_records(path)))
-  fields = [
-    x for x in step_scores.lists_of_numbers(first) if _is_share(first[x])
-  ]
-  # Scores that are none are refused by name.
-  fields = fields or step_scores.lists_of_numbers(first)
+  fields = _fields_of(first) or step_scores.lists_of_numbers(first)[:1]
   found: dict[str, Scored] = {}
   for field in fields:
-    model = name if field == "step_scores" else f"{name}: {field}"
+    model = name if field == _OWN else f"{name}: {field}"
     for _, id_, record, row in step_scores.read_records(path, field):
       scored = found.setdefault(id_, Scored(id_, {}, record))
       scored.scores[model] = row
@@ -210,7 +206,8 @@ def _read_scores(inputs: Inputs, name: str, path: pathlib.Path) -> None:
 def _read_solutions(inputs: Inputs, name: str, path: pathlib.Path) -> None:
   """Reads solutions, with the scores that stand in their records."""
   records = record_files.read_records(path)
-  if _OF_RL <= next(iter(record_files.read_records(path)))[1].keys():
+  _, first = next(iter(record_files.read_records(path)))
+  if first.keys() >= _OF_RL:
     records = map(_of_rl, checked_lines.read(path))
   found = inputs.solutions.setdefault(name, [])
   for number, (where, record) in enumerate(records, 1):
@@ -230,12 +227,15 @@ def _of_rl(told: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
   update = step + 1 if isinstance(step, int) else "?"
   record["id"] = f"{record.get('id')}, update {update}"
   record["source"] = f"update {update}"
-  record["outcome"], record["labels"] = record.pop("right"), record.pop("exact")
-  prm = record.pop("prm")
-  own = isinstance(prm, list) and len(prm) == len(record.get("steps") or ())
-  if own and None not in prm:
-    record["step_scores"] = dict(prm=prm)
-    record["judged"] = dict(prm=record.pop("prm_judged"))
+  for name, ours in dict(right="outcome", exact="labels").items():
+    record[ours] = record.pop(name, None)
+  prm = record.pop("prm", None)
+  steps = record.get("steps")
+  if not isinstance(prm, list) or not isinstance(steps, list):
+    return where, record
+  if len(prm) == len(steps) and None not in prm:
+    record[_OWN] = dict(prm=prm)
+    record["judged"] = dict(prm=record.pop("prm_judged", None))
   elif prm:
     record["prm_of_its_own_steps"] = prm
   return where, record
@@ -245,40 +245,47 @@ def _scores_of(
   record: Mapping[str, Any], where: str, name: str, num_steps: int
 ) -> Iterator[tuple[str, schema.StepScores]]:
   """Yields the models' names and scores in a solution's record."""
-  told = record.get("step_scores")
-  given: dict[str, Any] = dict(told) if isinstance(told, dict) else {}
-  if isinstance(told, list):
-    given = {name: told}
-  judged = record.get("judged")
-  for field in step_scores.lists_of_numbers(record):
-    is_one = "score" in field and field != "step_scores"
-    if is_one and len(record[field]) == num_steps and _is_share(record[field]):
-      given[field] = record[field]
+  told, masks = record.get(_OWN), record.get("judged")
+  # Of several models both are by the model's name.
+  given = dict(told) if isinstance(told, dict) else {}
+  masks = masks if isinstance(masks, dict) else {name: masks}
+  for field in _fields_of(record) if not given else ():
+    given[name if field == _OWN else field] = record[field]
   for model, scores in given.items():
-    mask = judged.get(model) if isinstance(judged, dict) else judged
-    if model not in (told if isinstance(told, dict) else (name,)):
-      mask = None
-    if not (
-      isinstance(scores, list) and len(scores) == num_steps and _is_share(scores)
-    ):
+    is_one_each = isinstance(scores, list) and len(scores) == num_steps
+    if not (is_one_each and all(map(_is_share, scores))):
       raise errors.InputError(
         f"{where}: the scores of {model!r} aren't one of each of the"
         f" {num_steps} steps, in [0, 1]; score the solutions again"
       )
+    mask = masks.get(model)
     fits = isinstance(mask, list) and len(mask) == num_steps
-    yield (
-      model,
-      schema.StepScores(
-        tuple(map(float, scores)), judged=tuple(mask) if fits else ()
-      ),
+    judged = tuple(x is not False for x in mask or ()) if fits else ()
+    yield model, schema.StepScores(tuple(map(float, scores)), judged=judged)
+
+
+def _fields_of(record: Mapping[str, Any]) -> list[str]:
+  """Returns the fields of a record that have scores of each step.
+
+  Of what we write, and of solutions, these are named so; of what others write
+  they are all lists of shares.
+  """
+  is_named = _OWN in record or "steps" in record
+  return [
+    x
+    for x in step_scores.lists_of_numbers(record)
+    if x == _OWN
+    or (
+      (not is_named or "score" in x)
+      and record[x]
+      and all(map(_is_share, record[x]))
     )
+  ]
 
 
-def _is_share(values: Sequence[Any]) -> bool:
-  return all(
-    isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x <= 1
-    for x in values
-  )
+def _is_share(value: Any) -> bool:
+  is_number = isinstance(value, int | float) and not isinstance(value, bool)
+  return is_number and 0 <= value <= 1
 
 
 _READERS = dict(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 import math
+import sys
 from typing import Any
 
 # A curve has no more points: means of successive records, if needed.
@@ -21,15 +22,13 @@ def curves(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     (train or eval) and points [step, value], of values that are known and
     finite.
   """
-  metrics: dict[str, dict[str, list[tuple[int, float]]]] = {}
+  metrics: dict[str, dict[str, list[tuple[float, float]]]] = {}
   for record in records:
-    step, kind = record.get("step"), str(record.get("kind"))
+    step, kind = record.get("step", 0), str(record.get("kind"))
     for name, value in record.items():
-      if name in ("step", "kind") or not isinstance(value, int | float):
-        continue
-      if isinstance(step, int) and math.isfinite(value):
+      if name != "step" and _is_known(step) and _is_known(value):
         points = metrics.setdefault(name, {}).setdefault(kind, [])
-        points.append((step, float(value)))
+        points.append((float(step), float(value)))
   return [
     dict(
       name=name,
@@ -39,7 +38,12 @@ def curves(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   ]
 
 
-def _few(points: Sequence[tuple[int, float]]) -> list[list[float]]:
+def _is_known(value: Any) -> bool:
+  is_number = isinstance(value, int | float) and not isinstance(value, bool)
+  return is_number and abs(value) <= sys.float_info.max / MAX_POINTS
+
+
+def _few(points: Sequence[tuple[float, float]]) -> list[list[float]]:
   """Returns the means of successive points, so that there are few."""
   size = math.ceil(len(points) / MAX_POINTS)
   bins = [points[i : i + size] for i in range(0, len(points), size or 1)]

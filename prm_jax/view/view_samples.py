@@ -211,9 +211,7 @@ def models(samples: Sequence[Sample]) -> list[str]:
   return list(dict.fromkeys(name for x in samples for name in x.scores))
 
 
-def true_labels(
-  sample: Sample, source: str | None
-) -> tuple[float | None, ...]:
+def true_labels(sample: Sample, source: str | None) -> tuple[float | None, ...]:
   """Returns the labels that scores are compared with.
 
   Args:

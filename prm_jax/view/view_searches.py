@@ -250,8 +250,8 @@ def normal(text: str) -> str:
     text: The text.
   """
   text = unicodedata.normalize("NFKC", text).casefold().replace("$", " ")
-  text = re.sub(r"(?<!\w)\s+|\s+(?!\w)", "", text)
-  return text.rstrip(".,;:! ") or text
+  text = re.sub(r"(?<!\w) | (?!\w)", "", " ".join(text.split()))
+  return text.rstrip(".,;:!") or text
 
 
 def _groups(tree: tree_lib.Tree, path: set[int]) -> list[int]:

@@ -104,6 +104,7 @@ COMMANDS = {
     ["in.jsonl", "--train=new.jsonl", "--against=jsonl:b.jsonl"],
     ["in.jsonl", "b.jsonl"],
   ),
+  ("view", "static"): (["in.jsonl"], ["in.jsonl"]),
   ("plan", "output"): (["--check=b.jsonl"], ["b.jsonl"]),
   ("check-device", "output"): (["--against=b.jsonl"], ["b.jsonl"]),
 }
