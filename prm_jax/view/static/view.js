@@ -125,7 +125,7 @@
 
   function select(options, value, onchange) {
     const made = el("select", { onchange: () => onchange(made.value) },
-      ...options.map(([key, label]) => el("option", { value: key }, prm.visible(label))));
+      ...options.map(([key, label]) => el("option", { value: key }, prm.visible(short(label, 60)))));
     made.value = value;
     return made;
   }
