@@ -27,7 +27,7 @@ from prm_jax.web import assets
 CHUNK_SAMPLES = 100
 CHUNK_CHARACTERS = 1 << 19
 _STATIC = pathlib.Path(__file__).parent / "static"
-_OWN = ("index.html", "view.css", "view.js")
+_OWN = tuple(sorted(x.name for x in _STATIC.iterdir() if x.is_file()))
 _SHARED = tuple(
   x for x in assets.NAMES if x.startswith(("katex/", "base", "st"))
 )

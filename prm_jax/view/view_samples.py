@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -118,7 +119,10 @@ def labels_of(solution: schema.Solution) -> tuple[float | None, ...] | None:
       extra["label"].
   """
   if solution.ratings is not None:
-    return tuple(_OF_RATING[x] for x in solution.ratings)
+    # Of an alternative, the steps before it were rated on the way to another.
+    before = solution.extra.get("path_ratings") or ()
+    rated = itertools.zip_longest(solution.ratings, before)
+    return tuple(_OF_RATING[y if x is None else x] for x, y in rated)
   if solution.labels is not None:
     return solution.labels
   return _by_first_error(solution.extra, len(solution.steps))

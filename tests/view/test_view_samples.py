@@ -284,6 +284,8 @@ def test_a_label_is_what_the_record_says():
   assert of() is None
   assert of(labels=(0.25, None)) == (0.25, None)
   assert of(ratings=(0, -1), labels=(1.0, 1.0)) == (0.5, 0.0)
+  path = dict(path_ratings=[1, -1])
+  assert of(ratings=(None, 1), extra=path) == (1.0, 1.0)
   assert of(extra=dict(label=-1)) == (1.0, 1.0)
   assert of(extra=dict(label=0)) == (0.0, None)
   assert of(extra=dict(label=2)) is None and of(extra=dict(label="0")) is None

@@ -267,6 +267,18 @@ def test_a_tree_deeper_than_pythons_stack_has_a_page():
   json.dumps(content)
 
 
+@pytest.mark.parametrize("text", ["</script>", "a\r\nb\0", "W" * 5_000])
+def test_texts_of_a_tree_come_back_as_they_were(tmp_path, text):
+  result = by_hand(text, ahead=(text,))
+  jsonl.write_solutions(tmp_path / "found.jsonl", [result])
+  made = site.pages(view_inputs.read([tmp_path / "found.jsonl"]))
+  (search,) = view_files.window(made)[1]["searches"]
+  assert (search["problem"], search["id"]) == (text, text)
+  for node in search["nodes"]:
+    assert node["steps"] == [[text, 0.25, None]] and node["ahead"] == [text]
+  assert search["answers"][0][1] == text
+
+
 # --- Files -------------------------------------------------------------------
 
 
