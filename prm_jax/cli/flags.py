@@ -167,7 +167,9 @@ def takes_config(kind: Any) -> bool:
 
 def _needed(option: Option) -> str:
   word = option.words[0]
-  return f"{word}=..." if word.startswith("--") else word.upper()
+  if word.startswith("--"):
+    return f"{word}=..."
+  return word.upper() + " ..." * (option.field.element is not None)
 
 
 def _add(group: Any, option: Option) -> None:

@@ -142,7 +142,7 @@ def test_several_models_of_one_record_are_models_each(tmp_path):
   )
   view_files.write(
     tmp_path / "published.jsonl",
-    dict(id="y", label=1, one=[0.5, 0.25], two=[1, 0], label_list=[3, 4]),
+    dict(id="y", label=1, one=[0.5, 0.25], two=[1, 0], three=[3, 4], tags=[]),
   )
   found = shown(tmp_path)
   assert found["x"][1]["models"][0]["judged"] == [True, True, False]

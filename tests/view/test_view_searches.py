@@ -161,10 +161,11 @@ def test_what_may_mean_something_else_isnt_near_equal(texts):
 
 def test_the_first_wrong_step_of_each_branch_is_marked_where_it_is_known():
   result = by_hand(ended=(True, True), depth=3)
-  known = {"step": {("step",): True, ("step", "step"): False}}
+  rights = [True, False, False]
+  known = {"step": {("step",) * (i + 1): x for i, x in enumerate(rights)}}
   nodes = shown(result, known)["nodes"]
-  rights = [[right for *_, right in x["steps"]] for x in nodes]
-  assert rights == [[True]] * 2 + [[False]] * 2 + [[None]] * 2
+  marked = [[right for *_, right in x["steps"]] for x in nodes]
+  assert marked == [[x] for x in rights for _ in range(2)]
   assert [x["id"] for x in nodes if x["is_first_wrong"]] == [3, 4]
   assert not any(x["is_first_wrong"] for x in shown(result)["nodes"])
   own = dataclasses.replace(result, labels=(0.25, 1.0, None))

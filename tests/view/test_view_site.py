@@ -195,6 +195,9 @@ def test_the_command_writes_the_site_and_replaces_an_older_one(
   one = folder / "solutions.jsonl"
   prm_jax.View((one,), static=out).run()
   assert in_folder(out) == pages(one) != pages(folder)
+  both = [str(one), str(folder / "a_scores.jsonl")]
+  assert main.main(["view", *both, f"--static={out}"]) == 0
+  assert in_folder(out) == pages(*both)
   assert sorted(os.listdir(tmp_path)) == ["f", "site"]
 
 
