@@ -21,6 +21,8 @@ from prm_jax.search import search_results
 # Folders within a run whose files are a library's.
 _SKIPPED = ("checkpoints", "tensorboard")
 _ENDINGS = (".json", ".jsonl")
+# What a run has put aside, and said so.
+_ASIDE = ".damaged.jsonl"
 # The field of scores in what we write.
 _OWN = "step_scores"
 # What an RL run's samples.jsonl has beside the fields of a solution.
@@ -126,7 +128,8 @@ def _files(path: pathlib.Path) -> Iterator[pathlib.Path]:
       x for x in folders if x not in _SKIPPED and not x.startswith(".")
     )
     for name in sorted(names):
-      if name.removesuffix(".gz").endswith(_ENDINGS) and name[0] != ".":
+      is_hidden = name.startswith(".") or name.endswith(_ASIDE)
+      if name.removesuffix(".gz").endswith(_ENDINGS) and not is_hidden:
         yield pathlib.Path(folder, name)
 
 
@@ -250,7 +253,10 @@ def _scores_of(
   given = dict(told) if isinstance(told, dict) else {}
   masks = masks if isinstance(masks, dict) else {name: masks}
   for field in _fields_of(record) if not given else ():
-    given[name if field == _OWN else field] = record[field]
+    if field == _OWN:
+      given[name] = record[field]
+    elif len(record[field]) == num_steps:
+      given[field] = record[field]
   for model, scores in given.items():
     is_one_each = isinstance(scores, list) and len(scores) == num_steps
     if not (is_one_each and all(map(_is_share, scores))):

@@ -139,6 +139,9 @@ def test_several_models_of_one_record_are_models_each(tmp_path):
       step_scores=dict(prm=[0.9, 0.1, 0.5], orm=[1, 1, 1]),
       judged=dict(prm=[True, True, False]),
     ),
+    view_files.solution(
+      "z", a_score=[0.5, 1, 0], scores_before=[0.5], share=[0, 0, 1]
+    ),
   )
   view_files.write(
     tmp_path / "published.jsonl",
@@ -147,6 +150,7 @@ def test_several_models_of_one_record_are_models_each(tmp_path):
   found = shown(tmp_path)
   assert found["x"][1]["models"][0]["judged"] == [True, True, False]
   assert [x["name"] for x in found["x"][1]["models"]] == ["prm", "orm"]
+  assert [x["name"] for x in found["z"][1]["models"]] == ["a_score"]
   models = [x["name"] for x in found["y"][1]["models"]]
   assert models == ["published: one", "published: two"]
   assert found["y"][1]["truth"] == [True, False]

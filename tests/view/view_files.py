@@ -53,6 +53,7 @@ def folder(path: pathlib.Path) -> pathlib.Path:
   )
   (path / "tokenizer.json").write_text("[]")
   write(path / "problems.jsonl", dict(id="p", problem="what", answer="1"))
+  (path / "run" / "metrics.damaged.jsonl").write_text("{")
   (path / "checkpoints").mkdir()
   (path / "checkpoints" / "b.jsonl").write_text("{")
   return path

@@ -24,18 +24,19 @@ view.runs = (() => {
     const [width, height, left, right, bottom] = [320, 150, 52, 312, 130];
     const x = (v) => left + (right - left) * (toX > fromX ? (v - fromX) / (toX - fromX) : 0.5);
     const y = (v) => bottom - (bottom - 12) * (toY > fromY ? (v - fromY) / (toY - fromY) : 0.5);
+    const css = (kind) => (kind === "train" ? "k0" : "k1");
+    const drawnAs = (kind) => (lines.length > 1 ? ` (${kind === "train" ? "line" : "dashed"})` : "");
     const said = lines.map(({ kind, points: own }) =>
-      `${kind}: ${brief(own[0][1])} at step ${brief(own[0][0])}, ${brief(own.at(-1)[1])} at step ${brief(own.at(-1)[0])}`).join("; ");
+      `${kind}${drawnAs(kind)}: ${brief(own[0][1])} at step ${brief(own[0][0])}, ${brief(own.at(-1)[1])} at step ${brief(own.at(-1)[0])}`).join("; ");
     const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${name}. ${said}. Least ${brief(fromY)}, most ${brief(toY)}.` },
       svg("path", { class: "axis", d: `M${left} 8V${bottom}H${right}` }),
       svg("text", { x: left - 5, y: toY > fromY ? 15 : y(toY) + 4, "text-anchor": "end" }, brief(toY)),
       svg("text", { x: left - 5, y: bottom, "text-anchor": "end" }, toY > fromY ? brief(fromY) : ""),
       svg("text", { x: left, y: height - 4 }, `step ${brief(fromX)}`),
       svg("text", { x: right, y: height - 4, "text-anchor": "end" }, toX > fromX ? brief(toX) : ""));
-    lines.forEach(({ points: own }, i) => {
-      const css = i ? "k1" : "k0";
-      if (own.length > 1) drawn.append(svg("polyline", { class: css, points: own.map((p) => `${x(p[0]).toFixed(1)},${y(p[1]).toFixed(1)}`).join(" ") }));
-      else drawn.append(svg("circle", { class: css, cx: x(own[0][0]), cy: y(own[0][1]), r: 3 }));
+    lines.forEach(({ kind, points: own }) => {
+      if (own.length > 1) drawn.append(svg("polyline", { class: css(kind), points: own.map((p) => `${x(p[0]).toFixed(1)},${y(p[1]).toFixed(1)}`).join(" ") }));
+      else drawn.append(svg("circle", { class: css(kind), cx: x(own[0][0]), cy: y(own[0][1]), r: 3 }));
     });
     return el("figure", {}, el("figcaption", {}, prm.visible(name), " ", el("span", {}, prm.visible(said))), drawn);
   }
