@@ -65,7 +65,6 @@ if TYPE_CHECKING:
   from prm_jax.records.jsonl import write_problems as write_problems
   from prm_jax.records.jsonl import write_solutions as write_solutions
   from prm_jax.reports.compare import Compare as Compare
-  from prm_jax.reports.search_page import SearchPage as SearchPage
   from prm_jax.rl import advantages as advantages
   from prm_jax.rl import returns as returns
   from prm_jax.runtime.doctor import Doctor as Doctor
@@ -94,6 +93,7 @@ if TYPE_CHECKING:
   from prm_jax.text.messages import trajectory as trajectory
   from prm_jax.trainer import Train as Train
   from prm_jax.training import losses as losses
+  from prm_jax.view.view import View as View
 
 # Each public name's module.
 _HOMES = dict(
@@ -138,7 +138,6 @@ _HOMES = dict(
   Sampling="policy.sampling",
   Score="jobs.score",
   Scorer="scoring.scorer",
-  SearchPage="reports.search_page",
   Search="search.search",
   Verify="search.verify_run",
   Limits="search.search_limits",
@@ -153,6 +152,7 @@ _HOMES = dict(
   AdaptiveBestOfN="search.adaptive",
   ChunkGuidance="search.rules",
   Serve="serving.serve",
+  View="view.view",
   Train="trainer",
   advantages="rl.advantages",
   best_of_n="api",

@@ -38,7 +38,7 @@ PUBLIC = (
   *("datasets.inspection", "huggingface.exchange"),
   "serving.serve",
   *("runtime.doctor", "device_check.check_device", "search.calibrate"),
-  *("evaluation.choose_threshold", "reports.compare", "reports.search_page"),
+  *("evaluation.choose_threshold", "reports.compare", "view.view"),
   *("labelling.label_rollouts", "labelling.label_judge"),
   *("labelling.consensus", "labelling.select"),
   *("plan.plan", "trainer", "demo.demo"),

@@ -29,7 +29,8 @@ METHODS = (
 )
 EDGES = (
   *("web", "datasets", "plan", "huggingface", "serving", "device_check"),
-  *("integrations", "reports", "demo", "trainer", "cli", "api", "__main__"),
+  *("integrations", "reports", "view", "demo", "trainer", "cli", "api"),
+  "__main__",
 )
 FOLDERS = CORE + METHODS + EDGES
 # Of what a module stands on there is no more than this.

@@ -22,13 +22,13 @@ from prm_jax.labelling import label_rollouts
 from prm_jax.labelling import select
 from prm_jax.plan import plan
 from prm_jax.reports import compare
-from prm_jax.reports import search_page
 from prm_jax.runtime import doctor
 from prm_jax.runtime import verbs
 from prm_jax.search import calibrate
 from prm_jax.search import search
 from prm_jax.search import verify_run
 from prm_jax.serving import serve
+from prm_jax.view import view
 
 VERBS: dict[str, type[verbs.Verb]] = {
   "demo": demo.Demo,
@@ -38,6 +38,7 @@ VERBS: dict[str, type[verbs.Verb]] = {
   "export": exchange.Export,
   "score": score.Score,
   "serve": serve.Serve,
+  "view": view.View,
   "plan": plan.Plan,
   "check-device": check_device.CheckDevice,
   "doctor": doctor.Doctor,
@@ -60,7 +61,6 @@ KINDS: dict[str, tuple[str, dict[str, type[verbs.Verb]]]] = dict(
       **{rule.name: search.by(rule) for rule in search.RULES},
       calibrate=calibrate.Calibrate,
       compare=compare.Compare,
-      page=search_page.SearchPage,
     ),
   ),
   verify=(

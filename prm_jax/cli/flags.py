@@ -167,7 +167,9 @@ def takes_config(kind: Any) -> bool:
 
 def _needed(option: Option) -> str:
   word = option.words[0]
-  return f"{word}=..." if word.startswith("--") else word.upper()
+  if word.startswith("--"):
+    return f"{word}=..."
+  return word.upper() + " ..." * (option.field.element is not None)
 
 
 def _add(group: Any, option: Option) -> None:
@@ -182,6 +184,8 @@ def _add(group: Any, option: Option) -> None:
   more["help"] = text.replace("%", "%%")
   if not words[0].startswith("--"):
     more.setdefault("metavar", option.name.upper())
+    if field.element is not None:
+      more["nargs"] = "+"
     group.add_argument(option.name, type=_parse(field), **more)
     return
   more["dest"] = option.name

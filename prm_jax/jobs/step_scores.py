@@ -269,6 +269,21 @@ def read_records(
     yield where, fields.unique_id(seen, identity, where), record, row
 
 
+def lists_of_numbers(record: Mapping[str, Any]) -> list[str]:
+  """Returns the fields of a record that may hold step scores.
+
+  Args:
+    record: The record.
+  """
+  return [
+    name
+    for name, values in record.items()
+    if name not in _NO_SCORES
+    and isinstance(values, list)
+    and all(map(_is_number, values))
+  ]
+
+
 # The first record of a file without one.
 _EMPTY: record_files.Record = ("", {_OWN_FIELD: []})
 
@@ -283,13 +298,7 @@ def _field_of(
     field: The field that was asked for.
   """
   where, record = first
-  found = [
-    name
-    for name, values in record.items()
-    if name not in _NO_SCORES
-    and isinstance(values, list)
-    and all(map(_is_number, values))
-  ]
+  found = lists_of_numbers(record)
   chosen = field or (_OWN_FIELD if _OWN_FIELD in record else None)
   if chosen is None and not found:
     raise errors.InputError(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prm_jax import schema
+from prm_jax.evaluation import judgement
 from prm_jax.reports import html
 
 # A step whose score is below this is doubted (ProcessBench's threshold).
@@ -49,7 +50,8 @@ def card(
   others = [name for name in scores if name != "prm"]
   kind, line = "open", "The PRM did not score this solution."
   if prm is not None:
-    kind, line = comment(labels, prm, solution["outcome"])
+    judged_so = judgement.judge(labels, prm, solution["outcome"])
+    kind, line = judged_so.kind, judged_so.text
   error = schema.first_error(labels, THRESHOLD)
   rows, fills = [], []
   for i, text in enumerate(steps):
@@ -99,38 +101,3 @@ def _other(score: float, judged: bool) -> html.Cell:
   if judged:
     return html.Cell(f"{score:.2f}")
   return html.Cell(f"({score:.2f})", css="unjudged", title="not judged")
-
-
-def comment(
-  labels: Sequence[float | None],
-  scores: Sequence[float],
-  outcome: bool | None = None,
-) -> tuple[str, str]:
-  """Returns ("right", "wrong" or "open", one line) about the PRM's judgement.
-
-  It compares the first step whose label is below THRESHOLD with the first
-  whose score is. A right answer after a wrong step is called luck.
-  """
-  error = schema.first_error(labels, THRESHOLD)
-  doubt = schema.first_error(scores, THRESHOLD)
-  if all(label is None for label in labels):
-    kind, name = "open", "no_label"
-  elif doubt >= 0 and labels[doubt] is None and not 0 <= error < doubt:
-    kind, name = "open", "doubt_without_label"
-  elif error < 0:
-    kind, name = (
-      ("wrong", "false_alarm") if doubt >= 0 else ("right", "no_error")
-    )
-  elif doubt == error:
-    kind, name = "right", "first_error"
-  elif doubt < 0:
-    kind, name = "wrong", "missed"
-  else:
-    kind, name = "wrong", "early_alarm" if doubt < error else "late_alarm"
-  wrong, doubted = (
-    f"step {i + 1} (score {scores[i]:.3f})" if i >= 0 else ""
-    for i in (error, doubt)
-  )
-  luck = " The answer is right all the same, by luck." if outcome else ""
-  values = dict(wrong=wrong, doubted=doubted, first=error + 1, luck=luck)
-  return kind, html.sentence(name, values)

@@ -18,7 +18,8 @@ from prm_jax.search import records
 from prm_jax.search import tree as tree_lib
 
 _STOPPED = (*tree_lib.OPEN, *tree_lib.ENDED, *tree_lib.CUT)
-_FIELDS: Mapping[str, type] = dict(
+# What a search adds to a solution's record, and which type each has.
+FIELDS: Mapping[str, type] = dict(
   answers=dict, candidates=list, select=str, bill=dict, tree=dict
 )
 _COUNTS = tuple(field.name for field in dataclasses.fields(bill_lib.Spent))
@@ -79,7 +80,7 @@ def read(path: files.PathLike) -> list[schema.Solution]:
   seen: dict[str, str] = {}
   read_so_far = []
   for where, record in record_files.read_records(path):
-    lacking = (x for x in _FIELDS if x not in record)
+    lacking = (x for x in FIELDS if x not in record)
     _refuse_any((f'it has no "{x}"' for x in lacking), where)
     solution = jsonl.solution_from_record(record, where)
     fields.unique_id(seen, solution.id, where)
@@ -141,7 +142,7 @@ def _refuse_any(faults: Iterator[str], where: str) -> None:
 
 
 def _wrong_fields(extra: Mapping[str, object]) -> Iterator[str]:
-  for name, kind in _FIELDS.items():
+  for name, kind in FIELDS.items():
     if not isinstance(extra.get(name), kind):
       yield f'it has no "{name}"'
   if extra["select"] not in choice.SELECTIONS:

@@ -12,7 +12,7 @@ import pathlib
 import types
 
 _FOLDER = pathlib.Path(__file__).parent / "static"
-_TYPES = {
+TYPES = {
   ".css": "text/css; charset=utf-8",
   ".html": "text/html; charset=utf-8",
   ".js": "text/javascript; charset=utf-8",
@@ -22,7 +22,7 @@ NAMES = tuple(
   sorted(
     path.relative_to(_FOLDER).as_posix()
     for path in _FOLDER.rglob("*")
-    if path.suffix in _TYPES
+    if path.suffix in TYPES
   )
 )
 # Nothing from elsewhere, no script in the page, and no page around it. Of files
@@ -50,4 +50,4 @@ def read(name: str) -> tuple[bytes, str]:
     name: One of NAMES.
   """
   path = _FOLDER / name
-  return path.read_bytes(), _TYPES[path.suffix]
+  return path.read_bytes(), TYPES[path.suffix]

@@ -60,7 +60,6 @@ COMMANDS = {
     for name, more in (
       ("search calibrate", ()),
       ("search compare", ()),
-      ("search page", ()),
       ("verify choose", ("--precision=0.5",)),
     )
   },
@@ -105,6 +104,7 @@ COMMANDS = {
     ["in.jsonl", "--train=new.jsonl", "--against=jsonl:b.jsonl"],
     ["in.jsonl", "b.jsonl"],
   ),
+  ("view", "static"): (["in.jsonl"], ["in.jsonl"]),
   ("plan", "output"): (["--check=b.jsonl"], ["b.jsonl"]),
   ("check-device", "output"): (["--against=b.jsonl"], ["b.jsonl"]),
 }

@@ -9,9 +9,9 @@ from page_reader import Reader
 from page_reader import row
 import pytest
 
+from prm_jax.evaluation import judgement
 from prm_jax.reports import demo_page
 from prm_jax.reports import html as pages
-from prm_jax.reports import solution_cards
 
 N = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -237,7 +237,8 @@ def test_the_comment_compares_first_doubt_and_first_error():
     for scores in itertools.product([0.1, 0.9], repeat=3):
       wrong = [i for i in range(3) if labels[i] == 0]
       doubted = [i for i in range(3) if scores[i] < 0.5]
-      kind, line = solution_cards.comment(labels, scores)
+      said = judgement.judge(labels, scores)
+      kind, line = said.kind, said.text
       late = wrong and doubted and wrong[0] < doubted[0]
       if set(labels) == {None}:
         assert kind == "open" and "No step has an exact label" in line
@@ -257,10 +258,10 @@ def test_the_comment_compares_first_doubt_and_first_error():
 
 
 def test_a_right_answer_after_a_wrong_step_is_called_luck():
-  assert "luck" in solution_cards.comment([1, 0], [0.9, 0.1], True)[1]
-  assert "luck" in solution_cards.comment([1, 0], [0.9, 0.9], True)[1]
-  assert "luck" not in solution_cards.comment([1, 0], [0.9, 0.1], False)[1]
-  assert "luck" not in solution_cards.comment([1, 1], [0.9, 0.1], True)[1]
+  assert "luck" in judgement.judge([1, 0], [0.9, 0.1], True).text
+  assert "luck" in judgement.judge([1, 0], [0.9, 0.9], True).text
+  assert "luck" not in judgement.judge([1, 0], [0.9, 0.1], False).text
+  assert "luck" not in judgement.judge([1, 1], [0.9, 0.1], True).text
 
 
 @pytest.mark.parametrize(

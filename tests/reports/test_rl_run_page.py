@@ -10,11 +10,11 @@ from page_reader import row
 import pytest
 
 from prm_jax import errors
+from prm_jax.evaluation import judgement
 from prm_jax.reports import html as pages
 from prm_jax.reports import rl_metrics
 from prm_jax.reports import rl_page
 from prm_jax.reports import rl_records
-from prm_jax.reports import solution_cards
 from prm_jax.rl import hacking_monitor
 from prm_jax.runtime import checked_lines
 
@@ -280,7 +280,7 @@ def test_a_sample_shows_each_step_with_its_score_and_whether_it_is_right():
   assert len(rows) == 2
   assert "0.900" in rows[0] and 'title="right"' in rows[0]
   assert "0.250" in rows[1] and 'title="wrong"' in rows[1]
-  assert solution_cards.comment([1.0, 0.0], [0.9, 0.25], False)[1] in page
+  assert judgement.judge([1.0, 0.0], [0.9, 0.25], False).text in page
 
 
 @pytest.mark.parametrize(

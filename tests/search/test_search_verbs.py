@@ -285,10 +285,6 @@ def _search(**options):
       lambda r: prm_jax.ChooseThreshold(0.5)(_of_two_types(r["bon"])),
       "computed in different types",
     ),
-    (
-      lambda r: prm_jax.SearchPage(("x",))(r["bon"]),
-      "`problem=x`: no such problem",
-    ),
   ],
   ids=lambda x: x if isinstance(x, str) else "",
 )

@@ -1,0 +1,1 @@
+"""Results as pages that a person reads: samples, searches, runs, evaluations."""
