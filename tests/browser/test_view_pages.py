@@ -1,0 +1,235 @@
+"""The pages of `prm-jax view`, as a person uses them: by keyboard, at any width."""
+
+import contextlib
+import json
+import threading
+
+import pages
+import pytest
+import searches
+import view_files
+
+from prm_jax.records import jsonl
+from prm_jax.search import solutions
+from prm_jax.view import page_server
+from prm_jax.view import site
+from prm_jax.view import view_inputs
+
+pytestmark = pytest.mark.browser
+
+COSTS = dict(policy=searches.COST, scorer=searches.COST)
+
+
+def folder(path, name="prm"):
+  """Writes a folder with each kind of file, and scores of two models."""
+  view_files.folder(path)
+  view_files.write(
+    path / f"{name}.jsonl",
+    *(dict(id=x, step_scores=[0.9, 0.2, 0.9]) for x in view_files.SCORES),
+  )
+  trees = searches.search(searches.RULES["beam"], searches.PROBLEMS[:2])
+  results = solutions.results(
+    trees, COSTS, verify=lambda chosen: [len(s.steps) > 1 for s in chosen]
+  )
+  jsonl.write_solutions(path / "beam.jsonl", results)
+  (path / "results.json").write_text(
+    json.dumps(dict(auroc=0.75, run=dict(evaluated={}), by=dict(f1=[0.5, 1])))
+  )
+  return path
+
+
+@contextlib.contextmanager
+def serving(given, into):
+  site.write(into, site.pages(view_inputs.read([given])))
+  server = page_server.PageServer(into, "127.0.0.1", 0)
+  thread = threading.Thread(target=server.serve_forever)
+  thread.start()
+  try:
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+  finally:
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+  return tmp_path_factory.mktemp("view")
+
+
+@pytest.fixture(scope="module")
+def url(written):
+  with serving(folder(written / "files"), written / "pages") as address:
+    yield address
+
+
+def ids_of(page):
+  return page.locator("a[data-row]").all_inner_texts()
+
+
+def test_by_keyboard_a_person_finds_a_sample_and_walks_on(opened, url):
+  page = opened(url)
+  page.wait_for_selector("a[data-row]")
+  page.keyboard.press("/")
+  page.keyboard.insert_text("of missed")
+  pages.until(page, "document.querySelectorAll('a[data-row]').length === 1")
+  assert ids_of(page) == ["missed"]
+  for _ in range(len("of missed")):
+    page.keyboard.press("Backspace")
+  page.keyboard.press("Escape")
+  page.keyboard.press("ArrowDown")
+  page.keyboard.press("ArrowDown")
+  second = page.evaluate("document.activeElement.textContent")
+  page.keyboard.press("Enter")
+  page.wait_for_selector("h2")
+  pages.until(page, "document.querySelector('h2').textContent !== 'Samples'")
+  assert page.inner_text("h2") == second
+  page.keyboard.press("ArrowRight")
+  pages.until(page, f"document.querySelector('h2').textContent !== {second!r}")
+  page.keyboard.press("ArrowLeft")
+  pages.until(page, f"document.querySelector('h2').textContent === {second!r}")
+  page.keyboard.press("Escape")
+  pages.until(page, "document.querySelector('h2').textContent === 'Samples'")
+
+
+@pytest.mark.parametrize(
+  "show, model, ids",
+  [
+    ("missed", "a_scores", {"missed", "late_alarm"}),
+    ("false_alarm", "a_scores", {"early_alarm"}),
+    ("right", "prm", {*view_files.SCORES}),
+    ("lucky", "prm", {"missed"}),
+    ("models", "prm", {*view_files.SCORES}),
+  ],
+)
+def test_samples_of_a_kind_are_one_choice_away_and_have_an_address(
+  opened, url, show, model, ids
+):
+  page = opened(url)
+  page.wait_for_selector("a[data-row]")
+  page.get_by_role("combobox", name="Show").select_option(show)
+  page.get_by_role("combobox", name="Model").select_option(model)
+  pages.until(
+    page, f"document.querySelectorAll('a[data-row]').length === {len(ids)}"
+  )
+  assert {*ids_of(page)} == ids
+  again = opened(page.url)
+  again.wait_for_selector("a[data-row]")
+  assert {*ids_of(again)} == ids
+
+
+def test_a_table_is_sorted_by_its_head(opened, url):
+  page = opened(url)
+  button = page.locator("[data-sort=id]")
+  button.focus()
+  page.keyboard.press("Enter")
+  ascending = ids_of(page)
+  page.keyboard.press("Enter")
+  assert ids_of(page) == ascending[::-1]
+  head = page.locator("th", has=page.locator("[data-sort=id]"))
+  assert head.get_attribute("aria-sort") == "descending"
+  assert page.evaluate("document.activeElement.dataset.sort") == "id"
+
+
+def test_two_models_stand_side_by_side(opened, url):
+  page = opened(f"{url}#sample/missed?model=a_scores")
+  page.get_by_role("combobox", name="Beside it").select_option("prm")
+  pages.until(page, "document.querySelectorAll('.sides section').length === 2")
+  left, right = page.locator(".sides section").all()
+  assert left.locator(".chip").all_text_contents() == [
+    *(f"a_scores {x}" for x in ("0.900", "0.800", "0.900"))
+  ]
+  assert [
+    x.split()[-1] for x in right.locator(".chip").all_text_contents()
+  ] == [*("0.900", "0.200", "0.900")]
+  assert "finds the first error, step 2" in right.inner_text()
+
+
+def test_a_search_shows_steps_first_and_its_bookkeeping_on_demand(opened, url):
+  page = opened(f"{url}#searches")
+  page.locator("a[data-row]").first.focus()
+  page.keyboard.press("Enter")
+  page.wait_for_selector(".tree")
+  assert page.locator(".tree .node.path").count() > 0
+  books = page.locator(".tree details").first
+  assert books.get_attribute("open") is None
+  books.locator("summary").focus()
+  page.keyboard.press("Enter")
+  assert "tokens" in books.inner_text()
+  page.get_by_role("button", name="open all").click()
+  num = page.evaluate("window.prmIndex.searches.nodes[0]")
+  assert page.locator(".tree .node").count() == num
+
+
+def test_pages_in_a_folder_work_without_a_server(opened, url, written):
+  page = opened((written / "pages" / "index.html").as_uri())
+  page.wait_for_selector("a[data-row]")
+  page.locator("a[data-row]").first.click()
+  page.wait_for_selector(".step")
+  for kind in ("searches", "runs", "evaluations"):
+    page.locator(f"#kinds a[href='#{kind}']").click()
+    page.wait_for_selector("h2")
+  broken = opened(f"{page.url.split('#')[0]}#sample/none")
+  broken.wait_for_selector("[role=alert]")
+  assert "no sample none" in broken.inner_text("[role=alert]")
+
+
+@pytest.mark.parametrize("width, dark", [(400, True), (1280, False)])
+def test_every_page_fits_and_can_be_read(opened, url, width, dark):
+  page = opened(url, width=width, dark=dark)
+  page.wait_for_selector("a[data-row]")
+  places = ["samples", "sample/missed?beside=prm", "searches", "runs"]
+  places.append("evaluations")
+  for place in places:
+    page.goto(f"{url}#{place}")
+    page.wait_for_selector("h2")
+    page.wait_for_timeout(100)
+    pages.check_fits(page)
+    pages.check_reads(page)
+    if place == "searches":
+      page.locator("a[data-row]").first.click()
+      page.wait_for_selector(".tree")
+      page.get_by_role("button", name="open all").click()
+      pages.check_fits(page)
+      pages.check_reads(page)
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_hostile_texts_are_texts(opened, tmp_path, width):
+  records = [
+    view_files.solution(
+      f"{i} {text}"[:200],
+      problem=text,
+      steps=[text, *pages.HOSTILE[:3]],
+      answer=text,
+      labels=[1.0, 0.0, None, None],
+      source=text,
+    )
+    for i, text in enumerate(pages.HOSTILE)
+  ]
+  view_files.write(tmp_path / "files" / "hostile.jsonl", *records)
+  view_files.write(
+    tmp_path / "files" / "<b onclick=hacked=1>.jsonl",
+    *(dict(id=x["id"], step_scores=[0.9, 0.1, 0.5, 0.2]) for x in records),
+  )
+  with serving(tmp_path / "files", tmp_path / "pages") as address:
+    page = opened(address, width=width)
+    page.wait_for_selector("a[data-row]")
+    pages.check_unhacked(page)
+    pages.check_fits(page)
+    page.locator("a[data-row]").first.click()
+    for _ in records:
+      page.wait_for_selector(".step")
+      pages.check_unhacked(page)
+      pages.check_fits(page)
+      page.keyboard.press("ArrowRight")
+      page.wait_for_timeout(50)
+
+
+def test_a_score_is_read_with_its_step(opened, url):
+  page = opened(f"{url}#sample/missed?model=prm")
+  page.wait_for_selector(".step")
+  read = pages.spoken(page)
+  second = read.index("step", read.index("step") + 1)
+  assert read[second : second + 3] == ["step", "2", "then"]
+  assert "0.200" in read[second : second + 8]
