@@ -37,6 +37,7 @@ import train_step
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.device_check import timing
+from prm_jax.runtime import listening
 from prm_jax.scoring import cached_scorer
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.serving import app as app_lib
@@ -212,11 +213,11 @@ def _serving(
   """Returns the address of our server, which is ready and ends with the stack."""
   model = models_lib.Model("prm", "", scorer, limits, cache=cache)
   server = app_lib.Server({"prm": model}, limits)
-  listening = stack.enter_context(server_lib.listen("127.0.0.1", 0))
-  stack.enter_context(server_lib.answering(server, listening))
+  listener = stack.enter_context(listening.listen("127.0.0.1", 0))
+  stack.enter_context(server_lib.answering(server, listener))
   while not server.is_ready:
     time.sleep(0.1)
-  return f"http://127.0.0.1:{listening.getsockname()[1]}"
+  return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def _ask(

@@ -9,13 +9,16 @@ The solution is one of the demo's, which the PRM hasn't seen.
 import argparse
 import pathlib
 import shutil
+import tempfile
 from typing import Any
 
 from playwright import sync_api
 
+from prm_jax.runtime import listening
 from prm_jax.serving import app
 from prm_jax.serving import serve
 from prm_jax.serving import server
+from prm_jax.view import view
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "pictures"
 PROBLEM = "Dee dials 4 up 3 minus 2 ."
@@ -27,11 +30,11 @@ def playground(browser: Any, demo: pathlib.Path) -> None:
   verb = serve.Serve(f"{demo}/prm,{demo}/orm")
   scoring = app.Server(verb.models(), verb.limits)
   with (
-    server.listen("127.0.0.1", 0) as listening,
-    server.answering(scoring, listening),
+    listening.listen("127.0.0.1", 0) as listener,
+    server.answering(scoring, listener),
   ):
     page = browser.new_page(viewport=dict(width=1280, height=640))
-    page.goto(f"http://127.0.0.1:{listening.getsockname()[1]}/")
+    page.goto(f"http://127.0.0.1:{listener.getsockname()[1]}/")
     page.wait_for_selector("input[name=model]")
     page.check("input[value=steps]")
     page.fill("#problem", PROBLEM)
@@ -45,6 +48,16 @@ def playground(browser: Any, demo: pathlib.Path) -> None:
     page.screenshot(path=FOLDER / "playground.png")
 
 
+def viewer(browser: Any, demo: pathlib.Path, folder: pathlib.Path) -> None:
+  """Takes the table of samples, and one of them, of a demo's scored solutions."""
+  pages = folder / "pages"
+  view.View((str(demo),), static=str(pages)).run()
+  page = browser.new_page(viewport=dict(width=1280, height=720))
+  page.goto((pages / "index.html").as_uri())
+  page.wait_for_selector("a[data-row]")
+  page.screenshot(path=FOLDER / "view_samples.png")
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--demo", type=pathlib.Path, required=True)
@@ -55,6 +68,8 @@ def main() -> None:
       executable_path=shutil.which("chromium"), args=["--no-sandbox"]
     )
     playground(browser, demo)
+    with tempfile.TemporaryDirectory() as folder:
+      viewer(browser, demo, pathlib.Path(folder))
     browser.close()
 
 

@@ -30,7 +30,7 @@ _COLOURS = (
 _MARKERS = ("o", "^", "D", "s", "v", "X", "P")
 _DASHES = ("-", (0, (6, 2)), (0, (7, 2, 2, 2)), (0, (4, 2)), (0, (1.5, 2)))
 # Without parse_math a $ is a dollar.
-_STYLE = {
+_STYLE: Any = {
   "svg.fonttype": "none",
   "svg.hashsalt": _CREATOR,
   "font.sans-serif": ["DejaVu Sans"],

@@ -52,11 +52,13 @@ EXTRAS = {
   "parquet": ("pyarrow", "Parquet files as data"),
   "test": ("hypothesis", "the tests"),
   "serve": ("starlette", "prm-jax serve"),
+  "plot": ("matplotlib", "--plot of evaluations and searches"),
   "emulator": ("gcp_storage_emulator", "tests of gs:// workdirs"),
   "parity": ("transformers", "tests against transformers"),
   "bench": ("trl", "benchmarks against TRL"),
   "dev": ("mypy", "lint and types"),
   "docs": ("zensical", "the documentation site"),
+  "browser": ("playwright", "tests of pages in chromium"),
 }
 
 

@@ -10,6 +10,7 @@ import time
 from typing import ClassVar, TYPE_CHECKING
 
 from prm_jax import errors
+from prm_jax.runtime import listening
 from prm_jax.runtime import verbs
 from prm_jax.serving import server_limits as limits_lib
 
@@ -85,7 +86,7 @@ class Serve(verbs.Verb):
     from prm_jax.serving import models as models_lib
 
     keys = _keys(self.key_variable)
-    if not (keys or self.insecure or server_lib.is_loopback(self.host)):
+    if not (keys or self.insecure or listening.is_loopback(self.host)):
       raise errors.InputError(
         f"`host={self.host}`: other machines could use the server without a key;"
         " give `key_variable`, or `insecure=True` if the network is closed"
@@ -97,11 +98,10 @@ class Serve(verbs.Verb):
       f"{name} ({types[name]})" if name in types else name for name in models
     )
     num_programs = sum(len(model.programs()) for model in own)
-    with server_lib.listen(self.host, self.port) as listening:
-      host, port = listening.getsockname()[:2]
-      root = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-      where = f"{root}/v1"
-      page = "" if self.no_page else f" {root}/ is a page to try it;"
+    with listening.listen(self.host, self.port) as listener:
+      root = listening.url(*listener.getsockname()[:2])
+      where = f"{root}v1"
+      page = "" if self.no_page else f" {root} is a page to try it;"
       _logger.info(
         f"{where}: {shown}, {'with' if keys else 'without'} a key;{page}"
         f" compiling {num_programs:,} programs"
@@ -115,7 +115,7 @@ class Serve(verbs.Verb):
       server = app_lib.Server(
         models, self.limits, keys, has_page=not self.no_page
       )
-      server_lib.run(server, listening, say_ready)
+      server_lib.run(server, listener, say_ready)
     _logger.info(f"{where}: ended")
 
   def models(self) -> Mapping[str, served_sources.Served]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 import contextlib
-import errno
-import ipaddress
 import os
 import signal
 import socket
@@ -21,51 +19,13 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http import h11_impl
 
-from prm_jax import errors
 from prm_jax.serving import app as app_lib
 from prm_jax.serving import server_limits as limits_lib
 
 # The connections that are held at a time; each has a few KB.
 _MAX_CONNECTIONS = 2_048
-_BACKLOG = 512
 # The most bytes that are received at a time; asyncio's default is 256 KiB.
 _PIECE_BYTES = 1 << 12
-
-
-def listen(host: str, port: int) -> socket.socket:
-  """Returns a socket that listens.
-
-  Args:
-    host: The address, or its name.
-    port: The port; 0 is any that is free.
-
-  Raises:
-    InputError: The address isn't this machine's, or the port is taken.
-  """
-  try:
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-  except (OSError, OverflowError, UnicodeError) as e:
-    number = getattr(e, "errno", None) or 0
-    reason = os.strerror(number) if number in errno.errorcode else str(e)
-    raise errors.InputError(
-      f"`host={host}`, `port={port}`: can't listen there: {reason}; give an"
-      " address of this machine and a free port"
-    ) from e
-
-
-def is_loopback(host: str) -> bool:
-  """Returns whether only this machine can reach an address.
-
-  Args:
-    host: The address, or its name.
-  """
-  if host == "localhost":
-    return True
-  try:
-    return ipaddress.ip_address(host).is_loopback
-  except ValueError:
-    return False
 
 
 @contextlib.contextmanager

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
-import errno
 import http.server
-import ipaddress
-import os
 import pathlib
 import signal
-import socket
-import socketserver
 import threading
 
 from prm_jax import errors
+from prm_jax.runtime import listening
 from prm_jax.web import assets
 
 # A browser that doesn't say within so long what it wants is let go.
@@ -69,11 +65,9 @@ class PageServer(http.server.ThreadingHTTPServer):
   """
 
   daemon_threads = True
-  # Two servers must not share a port.
-  allow_reuse_address = os.name == "posix"
 
   def __init__(self, folder: pathlib.Path, host: str, port: int):
-    if not _is_loopback(host):
+    if not listening.is_loopback(host):
       raise errors.InputError(
         f"`host={host}`: other machines could read the pages; give 127.0.0.1,"
         " or write them by `static` and serve the folder yourself"
@@ -83,29 +77,17 @@ class PageServer(http.server.ThreadingHTTPServer):
       for x in folder.rglob("*")
       if x.suffix in assets.TYPES
     }
-    if ":" in host:
-      self.address_family = socket.AF_INET6
-    try:
-      super().__init__((host, port), Handler)
-    except (OSError, OverflowError) as e:
-      number = getattr(e, "errno", None) or 0
-      reason = os.strerror(number) if number in errno.errorcode else str(e)
-      raise errors.InputError(
-        f"`host={host}`, `port={port}`: can't listen there: {reason}; give a"
-        " free port, or 0 for any"
-      ) from None
-    named = f"[{host}]" if ":" in host else host
+    super().__init__((host, port), Handler, bind_and_activate=False)
+    self.socket.close()
+    self.socket = listening.listen(host, port)
+    self.server_address = self.socket.getsockname()
     port = self.server_address[1]
-    self.url = f"http://{named}:{port}/"
+    self.url = listening.url(host, port)
+    named = self.url.removeprefix("http://").rpartition(":")[0]
     names = {named, "localhost", "127.0.0.1", "[::1]"}
     self.hosts = {f"{name}:{port}" for name in names}
     if port == 80:
       self.hosts |= names
-
-  def server_bind(self) -> None:
-    """Binds without a look-up of the machine's name, which may take long."""
-    socketserver.TCPServer.server_bind(self)
-    self.server_port = self.server_address[1]
 
   def handle_error(self, request: object, client_address: object) -> None:
     """Says nothing of browsers that go before they have read a reply."""
@@ -119,22 +101,17 @@ def run(server: PageServer, say_ready: Callable[[], None]) -> None:
     server: The server.
     say_ready: Called once it listens.
   """
-  before = None
+  before = {}
   if threading.current_thread() is threading.main_thread():
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # In the background a shell has SIGINT ignored.
+    before = {
+      kind: signal.signal(kind, signal.default_int_handler)
+      for kind in (signal.SIGINT, signal.SIGTERM)
+    }
   try:
     with server, contextlib.suppress(KeyboardInterrupt):
       say_ready()
       server.serve_forever()
   finally:
-    if before is not None:
-      signal.signal(signal.SIGTERM, before)
-
-
-def _is_loopback(host: str) -> bool:
-  if host == "localhost":
-    return True
-  try:
-    return ipaddress.ip_address(host).is_loopback
-  except ValueError:
-    return False
+    for kind, handler in before.items():
+      signal.signal(kind, handler)

@@ -15,6 +15,7 @@ import pytest
 
 import prm_jax
 from prm_jax import schema
+from prm_jax.runtime import listening
 from prm_jax.serving import app as app_lib
 from prm_jax.serving import served_sources
 from prm_jax.serving import server as server_lib
@@ -63,10 +64,10 @@ def serving(*models, keys=()):
   limits = limits_lib.Limits(max_body_bytes=1 << 20)
   server = app_lib.Server({x.name: x for x in models}, limits, keys)
   with (
-    server_lib.listen("127.0.0.1", 0) as listening,
-    server_lib.answering(server, listening),
+    listening.listen("127.0.0.1", 0) as listener,
+    server_lib.answering(server, listener),
   ):
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
 
 
 @pytest.fixture(scope="module")

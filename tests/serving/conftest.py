@@ -9,6 +9,7 @@ import pytest
 import served
 
 from prm_jax.models import transformer
+from prm_jax.runtime import listening
 from prm_jax.scoring import scorer
 from prm_jax.serving import app as app_lib
 from prm_jax.serving import models as models_lib
@@ -49,10 +50,10 @@ def _answering(limits=served.LIMITS, keys=(), *, scorer_of_text, **options):
   )
   server = app_lib.Server({"tiny": model}, limits, keys, **options)
   with (
-    server_lib.listen("127.0.0.1", 0) as listening,
-    server_lib.answering(server, listening),
+    listening.listen("127.0.0.1", 0) as listener,
+    server_lib.answering(server, listener),
   ):
-    yield served.Asked(server, listening.getsockname())
+    yield served.Asked(server, listener.getsockname())
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import stub_server
 import prm_jax
 from prm_jax import errors
 from prm_jax.labelling import judge_prompts
+from prm_jax.runtime import listening
 from prm_jax.scoring import score_sources
 from prm_jax.serving import app as app_lib
 from prm_jax.serving import declarations
@@ -109,10 +110,10 @@ def stub():
 def _serving(*of, limits=served.LIMITS, models=()):
   server = app_lib.Server({x.name: x for x in (*models, *of)}, limits)
   with (
-    server_lib.listen("127.0.0.1", 0) as listening,
-    server_lib.answering(server, listening),
+    listening.listen("127.0.0.1", 0) as listener,
+    server_lib.answering(server, listener),
   ):
-    yield served.Asked(server, listening.getsockname())
+    yield served.Asked(server, listener.getsockname())
 
 
 def _load(where, name=None, limits=served.LIMITS, **options):
