@@ -102,10 +102,10 @@ def test_gsm8k_is_searched_and_verified_with_an_imported_policy(
         assert max(abs(n.log_odds) for n in tree.nodes[1:]) < 1e-4
         lengths = [n.cost["policy"].sampled for n in tree.nodes[1:]]
         assert max(lengths) == 8
-  page = tmp_path / "page.html"
-  words = ("search", "page", f"--input={tmp_path / 'beam.jsonl'}")
-  assert main.main([*words, f"--output={page}"]) == 0
-  assert "Janet" in page.read_text()
+  pages = tmp_path / "pages"
+  shown = str(tmp_path / "beam.jsonl")
+  assert main.main(["view", shown, f"--static={pages}"]) == 0
+  assert "Janet" in (pages / "data" / "searches-0.js").read_text()
 
 
 def test_a_chunk_is_scored_by_the_tokens_that_were_sampled(imported):
