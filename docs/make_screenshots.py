@@ -49,7 +49,7 @@ def playground(browser: Any, demo: pathlib.Path) -> None:
 
 
 def viewer(browser: Any, demo: pathlib.Path, folder: pathlib.Path) -> None:
-  """Takes the table of samples, and one of them, of a demo's scored solutions."""
+  """Takes the table of the samples that a demo has scored."""
   pages = folder / "pages"
   view.View((str(demo),), static=str(pages)).run()
   page = browser.new_page(viewport=dict(width=1280, height=720))
