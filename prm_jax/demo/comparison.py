@@ -14,6 +14,7 @@ import numpy as np
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.evaluation import best_of_n
+from prm_jax.evaluation import judgement
 from prm_jax.evaluation import step_metrics
 from prm_jax.jobs import score as score_lib
 from prm_jax.records import jsonl
@@ -224,13 +225,12 @@ def showcase(
 
 
 def _kind(solution: schema.Solution, scores: Sequence[float]) -> str:
-  """Returns which of KINDS a judgement of the PRM is."""
-  error = schema.first_error(solution.labels or ())
-  doubt = schema.first_error(scores)
-  if error < 0 and doubt < 0:
-    return "no error"
-  if error == doubt:
-    return "luck seen" if solution.outcome else "error found"
-  if doubt >= 0 and (error < 0 or doubt < error):
+  """Returns which of KINDS a judgement of the PRM is; all steps have labels."""
+  name = judgement.judge(solution.labels or (), scores).name
+  if name in judgement.MISSED:
+    return "fooled"
+  if name in judgement.FALSE_ALARM:
     return "false alarm"
-  return "fooled"
+  if name == "no_error":
+    return "no error"
+  return "luck seen" if solution.outcome else "error found"

@@ -32,6 +32,7 @@ from prm_jax import schema
 from prm_jax.demo import comparison
 from prm_jax.demo import demo_config
 from prm_jax.labelling import monte_carlo
+from prm_jax.models import sharding
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.records import jsonl
 from prm_jax.reports import demo_page
@@ -67,7 +68,7 @@ def check(config: demo_config.DemoConfig, seed: int) -> None:
   """
   vocab_size = draw_inputs(config, seed).tokenizer.vocab_size
   for run in config.runs.values():
-    train_run.check_devices(run)
+    sharding.mesh_for(run.mesh, run.packing.batch_size)
     train_run.check_init(run, config.runs["base"], vocab_size)
 
 

@@ -112,6 +112,21 @@ def replicated(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, P())
 
 
+def mesh_for(shape: Sequence[int], rows: int) -> Mesh:
+  """Returns the mesh that batches of `rows` rows are split over.
+
+  Args:
+    shape: The devices on the axes data, fsdp and tensor; see mesh_sizes.
+    rows: The number of rows of a batch.
+
+  Raises:
+    InputError: The mesh doesn't fit the devices or the rows.
+  """
+  mesh = make_mesh(shape)
+  check_rows(rows, mesh)
+  return mesh
+
+
 def check_rows(rows: int, mesh: Mesh) -> None:
   """Raises InputError if a batch of `rows` rows can't be split evenly."""
   parts = num_parts(mesh, ("data", "fsdp"))

@@ -63,16 +63,9 @@ def check(
     InputError: The config doesn't fit the devices, the problems or the
       verifier, or a held-out problem is trained on.
   """
-  _mesh(config)
+  sharding.mesh_for(config.mesh, config.packing.batch_size)
   tasks.check_disjoint(problems, held_out)
   errors.raise_first(_misfits(config.rewards, problems, verifier))
-
-
-def _mesh(config: rl_config.RLConfig) -> jax.sharding.Mesh:
-  """Returns the mesh; refuses one that doesn't fit the devices or the rows."""
-  mesh = sharding.make_mesh(config.mesh)
-  sharding.check_rows(config.packing.batch_size, mesh)
-  return mesh
 
 
 def _misfits(
@@ -157,7 +150,7 @@ def train(
     loop.Hooks(
       workdir=workdir,
       key=jax.random.key(config.seed),
-      mesh=_mesh(config),
+      mesh=sharding.mesh_for(config.mesh, config.packing.batch_size),
       init_from=roles.init_from,
       donate=True,
       fresh=fresh,

@@ -64,13 +64,6 @@ MAY_CHANGE = (
 MAY_SET = ("segmenter",)
 
 
-def check_devices(config: train_config.TrainConfig) -> jax.sharding.Mesh:
-  """Returns the mesh; refuses one that doesn't fit the devices or the rows."""
-  mesh = sharding.make_mesh(config.mesh)
-  sharding.check_rows(config.packing.batch_size, mesh)
-  return mesh
-
-
 def check_init(
   config: train_config.TrainConfig,
   start: train_config.TrainConfig,
@@ -303,7 +296,7 @@ def stages_of(
     eval_rows=config.eval_rows,
     program=train_config.make_program(config, model, sources),
     fit=config.fit,
-    mesh=check_devices(config),
+    mesh=sharding.mesh_for(config.mesh, config.packing.batch_size),
     description=model_json.Description(
       program=config.program,
       model=model,

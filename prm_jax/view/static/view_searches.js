@@ -165,9 +165,7 @@ view.searches = (() => {
 
   function scoreChip(score) {
     const made = el("span", { class: "chip", "aria-hidden": "true" }, prm.shown(score));
-    const good = score >= THRESHOLD;
-    made.classList.add(good ? "good" : "bad");
-    made.style.setProperty("--strength", (0.07 + Math.abs(score - THRESHOLD) * (good ? 0.6 : 1.2)).toFixed(3));
+    prm.colour(made, score, THRESHOLD);
     return made;
   }
 

@@ -223,5 +223,5 @@ const prm = (() => {
     return list;
   }
 
-  return { element, text, visible, pieces, stepList, verdict, firstDoubted, logOdds, shown };
+  return { colour, element, text, visible, pieces, stepList, verdict, firstDoubted, logOdds, shown };
 })();
