@@ -480,7 +480,10 @@ def run(
   if args.table:
     # Whatever config they are of: nothing is added to them.
     saved = files.read_json(args.output) if args.output.exists() else {}
-    print(table(saved.get("points", [])))
+    points = saved.get("points", [])
+    if pictures is not None:
+      pictures(points, args.output)
+    print(table(points))
     return
   outputs.check(dict(output=args.output))
   for seed in seeds:

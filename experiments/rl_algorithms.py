@@ -13,8 +13,8 @@ a critic learns by GAE, its critic fresh (the policy's trunk) or from the PRM's
 trunk; GRPO has its KL in the loss. imitate is rejection sampling and knows the
 answer alone: it learns to write the samples whose answer is right. What the
 output already holds is not computed again. --small is a test of the path whose
-numbers mean nothing. --table prints Markdown. Next to the output are its
-pictures: .svg, _faithful.svg and .html.
+numbers mean nothing. --table prints Markdown and draws the pictures again, next
+to the output: .svg, _faithful.svg and _pages.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -77,8 +77,8 @@ LABELS = dict(
   critic_prm="PPO, PRM's critic",
   imitate="expert iteration",
 )
-METHODS = "../rl.md#rewards-and-methods"
-BASELINES = "../returns.md#returns-to-advantages"
+METHODS = "../../rl.md#rewards-and-methods"
+BASELINES = "../../returns.md#returns-to-advantages"
 # What the page says of each, with a link from its folder.
 ABOUT = dict(
   reinforce=(

@@ -13,8 +13,8 @@ and by clip and delta of Gao et al. Measured on held-out problems, greedily:
 right answers, and those all of whose steps are right. The hacking monitor's
 alarms of every run are in its point. before is the policy itself. What the
 output already holds is not computed again. --small is a test of the path whose
-numbers mean nothing. --table prints Markdown. Next to the output are its
-pictures: .svg, _faithful.svg and .html.
+numbers mean nothing. --table prints Markdown and draws the pictures again, next
+to the output: .svg, _faithful.svg and _pages.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,9 +82,9 @@ LABELS = dict(
   prm_soft_min_outcome="soft min, outcome",
   prm_clip_delta_outcome="clip-delta, outcome",
 )
-REWARDS = "../rl.md#rewards-and-methods"
-RETURNS = "../returns.md#step-rewards-to-returns"
-BASELINES = "../returns.md#returns-to-advantages"
+REWARDS = "../../rl.md#rewards-and-methods"
+RETURNS = "../../returns.md#step-rewards-to-returns"
+BASELINES = "../../returns.md#returns-to-advantages"
 # What the page says of each, with a link from its folder.
 ABOUT = dict(
   outcome=("A right answer is rewarded, no step.", REWARDS),

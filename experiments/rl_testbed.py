@@ -30,7 +30,6 @@ from prm_jax.demo import demo_run
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.records import jsonl
 from prm_jax.reports import figure_files
-from prm_jax.reports import html
 from prm_jax.reports import rl_sweep
 from prm_jax.rl import credit
 from prm_jax.rl import hacking_monitor
@@ -48,6 +47,8 @@ from prm_jax.training import batches
 from prm_jax.training import loop
 from prm_jax.training import optimizer
 from prm_jax.training import train_run
+from prm_jax.view import site
+from prm_jax.view import view_inputs
 
 WORKDIR = pathlib.Path("runs/rl")
 ROW_TOKENS, MAX_NEW_TOKENS = 96, 72
@@ -363,9 +364,9 @@ def pictures(
   labels: Mapping[str, str],
   about: Mapping[str, tuple[str, str]],
 ) -> None:
-  """Writes PICTURES of the first group of variants, and a page of all groups.
+  """Writes PICTURES of the first group of variants, and pages of all groups.
 
-  They are next to the output, which holds the points; only points with curves
+  They are next to the output, the pages in NAME_pages; only points with curves
   are drawn, and only variants that are in a group, by their labels. about: what
   the page says of each, with a link.
   """
@@ -388,10 +389,10 @@ def pictures(
       )
   details = files.read_json(output)
   named = {labels[arm]: x for arm, x in about.items()}
-  page = rl_sweep.render(
-    title, runs, groups=groups, about=named, details=details
-  )
-  html.write(output.with_suffix(".html"), page)
+  del details["points"]
+  page = rl_sweep.page(title, runs, groups=groups, about=named, details=details)
+  made = site.pages(view_inputs.Inputs(), {output.stem: page})
+  site.write(output.with_name(f"{output.stem}_pages"), made)
 
 
 def run(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import logging
+import shutil
 from typing import Any, TYPE_CHECKING
 
 from prm_jax import errors
@@ -156,11 +157,10 @@ class Train(verbs.Verb):
 
   def _reinforce(self, config: ml_collections.ConfigDict) -> None:
     """Trains a policy on what it samples, and writes the report of it."""
-    from prm_jax.reports import html
-    from prm_jax.reports import rl_page
-    from prm_jax.reports import rl_records
     from prm_jax.rl import rl_run_config
     from prm_jax.runtime import distributed
+    from prm_jax.view import site
+    from prm_jax.view import view_inputs
 
     if distributed.number() > 1:
       raise errors.InputError(
@@ -168,16 +168,16 @@ class Train(verbs.Verb):
         " start one"
       )
     workdir = files.local_path(str(self.workdir))
-    page = workdir / "report.html"
-    # Until the run ends, a page of an earlier end would be of other records.
-    details = self._train(
+    report = workdir / "report"
+    # Until the run ends, a report of an earlier end would be of other records.
+    self._train(
       config,
       rl_run_config.from_config(config),
-      lambda: page.unlink(missing_ok=True),
+      lambda: shutil.rmtree(report, ignore_errors=True),
     )
-    html.write(page, rl_page.render(*rl_records.read(workdir), details))
+    site.write(report, site.pages(view_inputs.read([workdir])))
     _logger.info("checkpoint: %s", workdir)
-    _logger.info("report: %s", page)
+    _logger.info("report: %s", report / "index.html")
 
   def _train(
     self,

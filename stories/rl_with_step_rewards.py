@@ -88,5 +88,5 @@ PRM alone, can learn to please it: keep the answer's reward, and look at the
 alarms of docs/hacking_monitor.md. docs/rl.md has the other methods and what
 they ended at.
 
-{folder / "rl"} is a policy like the first; report.html in it shows the run.
+{folder / "rl"} is a policy like the first; report/index.html in it shows the run.
 Next: stories/serve_to_a_trainer.py""")

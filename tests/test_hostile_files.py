@@ -53,8 +53,6 @@ from prm_jax.records import record_files
 from prm_jax.remote import endpoint as endpoint_lib
 from prm_jax.remote import replies
 from prm_jax.remote import reply_journal
-from prm_jax.reports import rl_page
-from prm_jax.reports import rl_records
 from prm_jax.rl import reward_record
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import environment
@@ -73,6 +71,8 @@ from prm_jax.text import tokenizer_files
 from prm_jax.text import tokenizer_worker
 from prm_jax.text import trial_texts
 from prm_jax.training import train_run
+from prm_jax.view import site
+from prm_jax.view import view_inputs
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "hf"
 SOLUTION = schema.Solution("a", "p", ("s",), labels=(1.0,))
@@ -433,6 +433,7 @@ def test_fields_of_a_solution_that_stages_read(tmp_path):
 def test_the_page_of_an_rl_run(tmp_path):
   metrics, samples = tmp_path / "metrics.jsonl", tmp_path / "samples.jsonl"
   update = dict(kind="train", step=1, accuracy=0.5, kl_nats=None)
+  update |= dict(sampled_tokens=9.0)
   sample = dict(step=0, id="a", problem="p", steps=["s"], right=True)
   sample |= dict(
     prm=[0.5], prm_judged=[True], exact=[1.0], total_return=0.5, counts=True
@@ -440,7 +441,7 @@ def test_the_page_of_an_rl_run(tmp_path):
 
   def read(path):
     path.write_text(checked_lines.line_of(path.read_text()))
-    rl_page.render(*rl_records.read(tmp_path), {})
+    site.pages(view_inputs.read([tmp_path]))
 
   hostile_json.check(read, metrics, update)
   metrics.write_text(checked_lines.line_of(json.dumps(update)))

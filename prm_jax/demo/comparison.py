@@ -14,15 +14,9 @@ import numpy as np
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.evaluation import best_of_n
-from prm_jax.evaluation import judgement
 from prm_jax.evaluation import step_metrics
 from prm_jax.jobs import score as score_lib
 from prm_jax.records import jsonl
-
-# How the PRM may judge a solution: it misses the first error, doubts a right
-# step, finds the first error of a solution whose answer is right, or wrong, or
-# doubts no step of a right solution.
-KINDS = ("fooled", "false alarm", "luck seen", "error found", "no error")
 
 StepScores = Mapping[str, Sequence[schema.StepScores]]
 
@@ -67,8 +61,8 @@ def evaluate(
   scores: Mapping[str, np.ndarray],
   ranking: Mapping[str, np.ndarray],
   seed: int,
-) -> tuple[dict[str, Any], dict[str, list]]:
-  """Returns the results and the reliability curves.
+) -> dict[str, Any]:
+  """Returns the results.
 
   `ranking` chooses the best of n; the scores, which are probabilities, weigh
   votes.
@@ -110,8 +104,7 @@ def evaluate(
     )[0]
     for name in step_scores
   }
-  of_steps, reliability = _of_steps(rows, step_scores)
-  results |= of_steps
+  results |= _of_steps(rows, step_scores)
   results["policy"] = dict(
     outcome=float(correct.mean()),
     all_steps_right=float(1 - flawed.mean()),
@@ -120,11 +113,11 @@ def evaluate(
     else None,
     distinct_samples=len({(s.problem, *s.steps) for s in samples}),
   )
-  return results, reliability
+  return results
 
 
 def _of_steps(rows, step_scores):
-  """Returns how well the models tell steps, and their reliability curves."""
+  """Returns how well the models tell steps."""
   problems = [i for i, row in enumerate(rows) for _ in row]
   labels = [s.labels or () for row in rows for s in row]
   measured = {
@@ -152,14 +145,10 @@ def _of_steps(rows, step_scores):
     }
     for model, metrics in measured.items()
   }
-  reliability = {
-    name: [
-      dict(score=b["mean_score"], correct=b["share_correct"], count=b["count"])
-      for b in metrics["reliability"]
-    ]
-    for name, metrics in measured.items()
+  results["reliability"] = {
+    model: metrics["reliability"] for model, metrics in measured.items()
   }
-  return results, reliability
+  return results
 
 
 def sample_records(
@@ -175,62 +164,3 @@ def sample_records(
       record[field] = {n: x[field] for n, x in of_models.items()}
     record["solution_scores"] = {n: float(x[i]) for n, x in scores.items()}
     yield record
-
-
-def showcase(
-  problems: Sequence[schema.Problem],
-  rows: Sequence[Sequence[schema.Solution]],
-  step_scores: StepScores,
-  ranking: Mapping[str, np.ndarray],
-) -> list[dict[str, Any]]:
-  """Returns solutions to look at: the PRM fooled, wrong and right.
-
-  Two of each of KINDS, if there are. Of a problem's samples of a kind it is the
-  one that the PRM ranks highest; samples that the PRM or the ORM picks go
-  first, then the earliest problems.
-  """
-  num = len(rows[0])
-  kinds: dict[str, list[tuple[bool, int, int, str]]] = {k: [] for k in KINDS}
-  for i, row in enumerate(rows):
-    at = slice(i * num, (i + 1) * num)
-    picks = {n: int(ranking[n][at].argmax()) for n in ("orm", "prm")}
-    picked_by = {j: name for name, j in picks.items()}
-    best: dict[str, int] = {}
-    # Later ones replace those that the PRM ranks lower.
-    for j in ranking["prm"][at].argsort(kind="stable").tolist():
-      if row[j].labels:
-        best[_kind(row[j], step_scores["prm"][i * num + j].scores)] = j
-    for kind, j in best.items():
-      by = picked_by.get(j, "")
-      kinds[kind].append((not by, i, j, by))
-  out = []
-  for _, i, j, by in (x for of in kinds.values() for x in sorted(of)[:2]):
-    s = rows[i][j]
-    out.append(
-      dict(
-        problem=s.problem,
-        answer=problems[i].answer,
-        picked_by=by,
-        steps=list(s.steps),
-        labels=list(s.labels or ()),
-        step_scores={
-          n: list(x[i * num + j].scores) for n, x in step_scores.items()
-        },
-        judged={n: list(x[i * num + j].judged) for n, x in step_scores.items()},
-        outcome=s.outcome,
-        solution_answer=s.answer,
-      )
-    )
-  return out
-
-
-def _kind(solution: schema.Solution, scores: Sequence[float]) -> str:
-  """Returns which of KINDS a judgement of the PRM is; all steps have labels."""
-  name = judgement.judge(solution.labels or (), scores).name
-  if name in judgement.MISSED:
-    return "fooled"
-  if name in judgement.FALSE_ALARM:
-    return "false alarm"
-  if name == "no_error":
-    return "no error"
-  return "luck seen" if solution.outcome else "error found"

@@ -109,6 +109,7 @@ class Demo(verbs.Verb):
 
   def run(self) -> None:
     """Runs the demo, or finishes it, and says how its models compare."""
+    from prm_jax.demo import demo_run
     from prm_jax.evaluation import result_tables
 
     results = self()
@@ -118,7 +119,9 @@ class Demo(verbs.Verb):
         "`quick=True`: every stage ran; its models are too small to compare"
       )
       _logger.info("")
-    _logger.info("report: %s", self._workdir / "report.html")
+    report = self._workdir / demo_run.REPORT / "index.html"
+    _logger.info("report: %s", report)
+    _logger.info("all samples: prm-jax view %s", self._workdir)
 
   @property
   def _workdir(self) -> pathlib.Path:

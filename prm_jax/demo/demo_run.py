@@ -16,7 +16,6 @@ import dataclasses
 import functools
 import itertools
 import logging
-import math
 import pathlib
 import resource
 import shutil
@@ -36,8 +35,6 @@ from prm_jax.models import sharding
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.records import jsonl
 from prm_jax.reports import demo_page
-from prm_jax.reports import html
-from prm_jax.runtime import checked_lines
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import progress as progress_lib
@@ -46,17 +43,21 @@ from prm_jax.testbed import arithmetic
 from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
 from prm_jax.training import train_run
+from prm_jax.view import site
+from prm_jax.view import view_inputs
 
 _logger = logging.getLogger(__name__)
 
 REWARD_MODELS = ("prm", "prm_mc", "orm")
 RUNS = ("base", "policy", *REWARD_MODELS)
-# What a demo writes besides the folders of its runs.
+# What a demo writes besides the folders of its runs and of its report.
 FILES = (
   *("problems.jsonl", "solutions.jsonl", "solutions_mc.jsonl", "samples.jsonl"),
-  *("results.json", "report.html", "best_of_n.svg", "training.svg"),
-  *("seconds.json", "environment.json", "config.json"),
+  *("results.json", "seconds.json", "environment.json", "config.json"),
 )
+REPORT = "report"
+# The report has all samples of the first problems, so many or a few more.
+_REPORTED_SAMPLES = 2_000
 
 
 def check(config: demo_config.DemoConfig, seed: int) -> None:
@@ -74,7 +75,7 @@ def check(config: demo_config.DemoConfig, seed: int) -> None:
 
 def clear(workdir: pathlib.Path) -> None:
   """Removes what a demo wrote, and nothing else."""
-  for name in RUNS:
+  for name in (*RUNS, REPORT):
     shutil.rmtree(workdir / name, ignore_errors=True)
   for name in FILES:
     (workdir / name).unlink(missing_ok=True)
@@ -338,21 +339,18 @@ def run(
     scores = comparison.solution_scores(step_scores, aggregates, samples)
     ranking = comparison.rankings(step_scores, aggregates, scores)
   with phase("evaluate"):
-    results, reliability = comparison.evaluate(
-      rows, step_scores, scores, ranking, seed
-    )
+    results = comparison.evaluate(rows, step_scores, scores, ranking, seed)
   results = dict(
     seed=seed,
     **results,
     seconds=phase.seconds(),
     peak_rss_gib=peak_rss_gib(),
-    run={k: v for k, v in details.items() if k != "config"},
+    run=dict(details, evaluated=dict(kind=demo_page.KIND)),
   )
   records = comparison.sample_records(samples, step_scores, scores)
   files.write_records(workdir / "samples.jsonl", records)
   files.write_json(workdir / "results.json", results)
-  showcase = comparison.showcase(inputs.test, rows, step_scores, ranking)
-  _write_report(workdir, results, showcase, reliability, details)
+  _write_report(workdir, samples, step_scores)
   return results
 
 
@@ -369,18 +367,25 @@ def _train_scorer(config, name, data, inputs, base, workdir, phase):
     )
 
 
-def _write_report(workdir, results, showcase, reliability, details):
-  curves = {n: learning_curve(workdir / n) for n in REWARD_MODELS}
-  page = demo_page.render(
-    results, showcase, reliability, dict(details, train=curves)
-  )
-  html.write(workdir / "report.html", page)
-  for name, drawn in (
-    ("best_of_n.svg", demo_page.figure(results)),
-    ("training.svg", demo_page.training_figure(curves)),
-  ):
-    with files.replacing(workdir / name, "wb") as f:
-      f.write(drawn)
+def _write_report(
+  workdir: pathlib.Path,
+  samples: Sequence[schema.Solution],
+  step_scores: comparison.StepScores,
+) -> None:
+  """Writes results, runs and the first problems' samples as pages."""
+  written = [workdir / "results.json"]
+  written += [workdir / name / "metrics.jsonl" for name in RUNS]
+  inputs = view_inputs.read(written)
+  problems = [s.problem for s in samples]
+  num = len(problems[:_REPORTED_SAMPLES])
+  while 0 < num < len(problems) and problems[num] == problems[num - 1]:
+    num += 1
+  inputs.paths["samples"] = workdir / "samples.jsonl"
+  inputs.solutions["samples"] = [
+    view_inputs.Read(s, {name: x[i] for name, x in step_scores.items()})
+    for i, s in enumerate(samples[:num])
+  ]
+  site.write(workdir / REPORT, site.pages(inputs))
 
 
 def _kept(
@@ -390,16 +395,6 @@ def _kept(
   if not path.exists():
     jsonl.write_solutions(path, make())
   return jsonl.read_solutions(path)
-
-
-def learning_curve(folder: pathlib.Path) -> list[list[float]]:
-  """Returns [step, loss] as metrics.jsonl has them."""
-  points = [
-    (r["step"], checked_lines.metric(r, "loss_nats"))
-    for _, r in checked_lines.read_metrics(folder / "metrics.jsonl")
-    if r["kind"] == "train"
-  ]
-  return [[step, math.nan if x is None else x] for step, x in points]
 
 
 def peak_rss_gib() -> float:

@@ -32,11 +32,8 @@ def of_steps(evaluation: results_lib.Evaluation) -> figures.Figure:
   steps = step_metrics.judged_steps(
     [x["step_scores"] for x in samples], [x["labels"] for x in samples]
   )
-  rows = results["reliability"]
-  calibration = _line(
-    f"ECE {_number(results['ece'])}",
-    [row["mean_score"] for row in rows],
-    [row["share_correct"] for row in rows],
+  calibration = reliability(
+    f"ECE {_number(results['ece'])}", results["reliability"]
   )
   return figures.Figure(
     f"Step scores by {_scored_by(results)}",
@@ -50,6 +47,21 @@ def of_steps(evaluation: results_lib.Evaluation) -> figures.Figure:
       _first_errors("step", samples),
     ],
   )
+
+
+def reliability(
+  label: str, bins: Sequence[Mapping[str, Any]]
+) -> list[figures.Line]:
+  """Returns the line of the share of right steps against the score.
+
+  Args:
+    label: What it is called.
+    bins: What step_metrics.evaluate returned as "reliability".
+  """
+  x, y = (
+    [row[name] for row in bins] for name in ("mean_score", "share_correct")
+  )
+  return _line(label, x, y)
 
 
 def of_processbench(evaluation: results_lib.Evaluation) -> figures.Figure:

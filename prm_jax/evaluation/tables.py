@@ -101,7 +101,7 @@ def _markdown(table: Table) -> str:
     text = text.replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", text)
 
-  head, *body = _texts(table, name)
+  head, *body = texts(table, name)
   rule = ["---"] + ["---:"] * len(table.columns)
   return "".join(f"| {' | '.join(row)} |\n" for row in (head, rule, *body))
 
@@ -110,7 +110,7 @@ def _latex(table: Table) -> str:
   def name(text):
     return "".join(_LATEX.get(character, character) for character in text)
 
-  head, *body = (f"{' & '.join(row)} \\\\\n" for row in _texts(table, name))
+  head, *body = (f"{' & '.join(row)} \\\\\n" for row in texts(table, name))
   return (
     f"\\begin{{tabular}}{{l{'r' * len(table.columns)}}}\n\\hline\n{head}"
     f"\\hline\n{''.join(body)}\\hline\n\\end{{tabular}}\n"
@@ -133,8 +133,16 @@ def _csv(table: Table) -> str:
 _FORMS = {".md": _markdown, ".tex": _latex, ".csv": _csv}
 
 
-def _texts(table: Table, name: Callable[[str], str]) -> list[list[str]]:
-  """Returns the head and the rows, all texts escaped."""
+def texts(
+  table: Table, name: Callable[[str], str] = lambda text: text
+) -> list[list[str]]:
+  """Returns the head and the rows of a table as a reader wants them.
+
+  Args:
+    table: The table.
+    name: Writes a label or the name of a row so that it does nothing in the
+      form of the table.
+  """
   labels = [x.label + ", %" * x.is_share for x in table.columns.values()]
   return [
     ["", *map(name, labels)],

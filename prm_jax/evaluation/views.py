@@ -48,3 +48,11 @@ BEST_OF_N = View(
   result_rows.of_best_of_n,
   result_figures.of_best_of_n,
 )
+# By the kind that the results name.
+OF_KIND = dict(
+  Steps=STEPS,
+  ProcessBench=PROCESSBENCH,
+  PRMBench=PRMBENCH,
+  Turns=TURNS,
+  BestOfN=BEST_OF_N,
+)

@@ -1,18 +1,20 @@
-"""The demo's results as one HTML page: no network, no script, no other file."""
+"""The demo's results as a page: the PRM against the ORM and against votes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import itertools
-import math
 from typing import Any
 
-from prm_jax.reports import html
-from prm_jax.reports import plot
-from prm_jax.reports import solution_cards
+from prm_jax import schema
+from prm_jax.evaluation import figures
+from prm_jax.evaluation import result_figures
+from prm_jax.evaluation import result_rows
+from prm_jax.evaluation import tables
+from prm_jax.reports import result_page
 
-# A curve of losses has no more points: means of successive ones, if needed.
-_MAX_POINTS = 120
+# The kind of evaluation that its results name.
+KIND = "Demo"
 
 # In the order of the tables; pictures draw the first on top.
 _LABELS = {
@@ -26,55 +28,117 @@ _LABELS = {
   "logprob_min": "Least likely token",
   "oracle": "Oracle (pass@N)",
 }
+_TILES = ("prm", "weighted_prm", "prm_mc", "orm", "majority")
+_TERMS = {
+  "PRM": "process reward model, learns whether each step is right.",
+  "Monte-Carlo PRM": "the same, its labels guessed from rollouts.",
+  "ORM": "outcome reward model, learns whether the final answer is right.",
+  "Majority vote": "the most frequent answer; no model.",
+  "Weighted votes": "each sample votes with its PRM or ORM score.",
+  "Log-probability, least likely token": "the policy's own confidence over a"
+  " sample's tokens; it knows no arithmetic.",
+  "Oracle": "right if any of the N samples is: the ceiling.",
+}
+# What the columns of step metrics are called.
+_MEASURES = dict(
+  auroc="AUROC",
+  auprc_error="AUPRC of errors",
+  brier="Brier",
+  ece="ECE",
+  counted="steps",
+  not_judged="left out: not judged",
+  after_error="after a wrong step",
+)
+# What the samples show of the PRM, and where they stand in the table of all.
+_SAMPLES = {
+  "missed": "the PRM misses the first error: it is fooled",
+  "false_alarm": "the PRM doubts a right step",
+  "lucky": "the answer is right after a wrong step, by luck",
+  "right": "the PRM finds the first error, or rightly doubts nothing",
+}
 
 
-def render(
-  results: Mapping[str, Any],
-  showcase: Sequence[Mapping[str, Any]],
-  reliability: Mapping[str, Sequence[Mapping[str, float | None]]],
-  details: Mapping[str, Any],
-) -> str:
+def page(results: Mapping[str, Any]) -> result_page.Page:
   """Returns the page.
 
   Args:
-    results: the content of results.json. Further curves are drawn too, and a
-      further mapping `step_METRIC: {model: value}` is one more column.
-    showcase: comparison.showcase's solutions to show.
-    reliability: {model: bins of {"score": mean, "correct": share, "count"}}.
-    details: what environment.describe returns and, if wanted, "train":
-      {model: [[step, loss], ...]}.
+    results: The content of results.json. A further mapping `step_METRIC:
+      {model: value}` is one more column.
   """
-  top, seed = results["n"][-1], results.get("seed")
-  cards = [_card(i, entry) for i, entry in enumerate(showcase, 1)]
-  losses = plot.wide_and_narrow(*_losses(details.get("train") or {}))
-  values = dict(threshold=solution_cards.THRESHOLD)
-  return html.page(
+  top = results["n"][-1]
+  curves = _labelled(results["accuracy"])
+  ranges = _labelled(results["interval"])
+  named = dict(n=results["n"], accuracy=curves, interval=ranges, paired={})
+  return result_page.Page(
     f"Best of {top}: judging the steps against judging the answer",
-    "prm_jax demo" if seed is None else f"prm_jax demo · seed {seed}",
     summary(results),
     [
-      html.Section("best_of_n", _best_of_n(results)),
-      html.Section("differences", _differences(results.get("paired", {}))),
-      html.Section("step_scores", _step_scores(results, reliability), values),
-      html.Section("false_positives", _false_positives(results)),
-      html.Section("showcase", html.part("cards", cards), values),
-      html.Section("losses", losses),
-      html.made(details, _seconds(results)),
+      result_page.Tile(
+        _LABELS[name],
+        f"{_percent(results['accuracy'][name][-1])} %",
+        " to ".join(map(_percent, results["interval"][name][-1])),
+      )
+      for name in _TILES
+      if name in results["accuracy"]
     ],
-    _headline(results),
-    f"Share of problems answered right with {top} samples of each, and its 95 %"
-    " interval.",
+    [
+      result_page.Section(
+        "Best of N",
+        "Each method chooses one of N samples, or one answer; bands are 95 %"
+        " intervals over the problems, for this one training. Another seed or"
+        " processor trains other models. The PRM's best of N may then fall at"
+        " large N, where one wrong sample that it scores high is enough; its"
+        " weighted vote is wrong only if many such samples share an answer"
+        " (eight seeds: experiments/README.md).",
+        [result_figures.best_of_n(results["n"], curves, ranges, "")],
+        result_rows.of_best_of_n(named),
+        [result_page.Fact(*x) for x in _TERMS.items()],
+      ),
+      result_page.Section(
+        "Differences on the same problems",
+        "In points of accuracy, with paired 95 % intervals. If the interval"
+        " includes 0, no difference is shown.",
+        table=tables.Table(
+          dict(points=tables.Column("difference")),
+          [
+            (
+              _paired_label(name),
+              dict(points=tables.Number(x["mean"], x["low"], x["high"])),
+            )
+            for name, x in results["paired"].items()
+          ],
+        ),
+      ),
+      _step_scores(results),
+      result_page.Section(
+        "Right answer, wrong step",
+        "Of the solutions that each model picks and whose answer is right, the"
+        " share with at least one wrong step.",
+        table=tables.Table(
+          dict(share=tables.Column("with a wrong step")),
+          [
+            (name, dict(share=tables.Number(share)))
+            for name, share in _labelled(
+              results["false_positive_share"]
+            ).items()
+          ],
+        ),
+      ),
+      result_page.Section(
+        "Solutions, step by step",
+        "Each name leads to samples with the scores of their steps.",
+        facts=[
+          result_page.Fact(
+            text,
+            "in the table of samples",
+            f"#samples?model=prm&show={kind}",
+          )
+          for kind, text in _SAMPLES.items()
+        ],
+      ),
+      result_page.made(results["run"], _seconds(results)),
+    ],
   )
-
-
-def figure(results: Mapping[str, Any]) -> bytes:
-  """Returns the best-of-N picture as an SVG file."""
-  return plot.draw(*_accuracy(results), (960, 470), "right").encode()
-
-
-def training_figure(train: Mapping[str, Sequence[Sequence[float]]]) -> bytes:
-  """Returns the losses {model: [[update, loss], ...]} as an SVG file."""
-  return plot.draw(*_losses(train), (760, 360), "right").encode()
 
 
 # --- Sentences --------------------------------------------------------------
@@ -84,118 +148,65 @@ def summary(results: Mapping[str, Any]) -> str:
   """Returns two plain sentences: PRM against ORM, and against majority.
 
   The PRM wins only if the paired 95 % interval lies above 0.
+
+  Args:
+    results: The content of results.json.
   """
-  n, prm = results["n"], results["accuracy"]["prm"]
-  best, best_n = max(zip(prm, n, strict=True), key=lambda pair: pair[0])
-  ranges = results.get("interval", {}).get("prm")
+  ns, accuracy = results["n"], results["accuracy"]
+  best, best_n = max(zip(accuracy["prm"], ns, strict=True), key=lambda x: x[0])
   fall = ""
-  if best > (ranges[-1][1] if ranges else prm[-1]):
-    fall = html.sentence("fall", dict(share=html.percent(best), n=best_n))
-  others = ("orm", "majority")
-  compared = {f"against_{name}": _compare(results, name) for name in others}
-  last = {
-    name: html.percent(shares[-1])
-    for name, shares in results["accuracy"].items()
-  }
-  return html.sentence("demo", last | compared | dict(n=n[-1], fall=fall))
-
-
-def _compare(results, other):
-  """Returns which is ahead at the largest N, with the paired interval."""
-  n, accuracy = results["n"][-1], results["accuracy"]
-  pair = results.get("paired", {}).get(f"prm_minus_{other}_at_{n}")
-  if pair is None:
-    difference = accuracy["prm"][-1] - accuracy[other][-1]
-    return html.sentence("unmeasured", dict(mean=html.points(difference)))
-  name = "ahead" if pair["low"] > 0 else "not_told_apart"
-  name = "behind" if pair["high"] < 0 else name
-  values = {k: html.points(pair[k]) for k in ("mean", "low", "high")}
-  return html.sentence(
-    name, values | dict(size=html.percent(abs(pair["mean"])))
+  if best > results["interval"]["prm"][-1][1]:
+    fall = (
+      "; and more samples do not always help the PRM, which was at"
+      f" {_percent(best)} % with {best_n}"
+    )
+  prm, orm, majority = (
+    _percent(accuracy[name][-1]) for name in ("prm", "orm", "majority")
   )
+  return (
+    f"With {ns[-1]} samples to choose from, the PRM picks a right answer for"
+    f" {prm} % of the problems and the ORM for {orm} %:"
+    f" {_compared(results, 'orm')}. Majority vote over the same samples gets"
+    f" {majority} %: {_compared(results, 'majority')}{fall}."
+  )
+
+
+def _compared(results: Mapping[str, Any], other: str) -> str:
+  """Returns which is ahead at the largest N, with the paired interval."""
+  pair = results["paired"][f"prm_minus_{other}_at_{results['n'][-1]}"]
+  mean, low, high = (_points(pair[k]) for k in ("mean", "low", "high"))
+  ends, size = f"(95 % interval {low} to {high})", _percent(abs(pair["mean"]))
+  if pair["low"] > 0:
+    return f"the PRM is ahead by {size} points {ends}"
+  if pair["high"] < 0:
+    return f"the PRM does not win, it is behind by {size} points {ends}"
+  return (
+    f"the PRM does not win, its difference of {mean} points can't be told from"
+    f" 0 {ends}"
+  )
+
+
+def _percent(share: float) -> str:
+  return f"{100 * share:.1f}"
+
+
+def _points(share: float) -> str:
+  """Returns a difference of shares in percentage points, with its sign."""
+  text = f"{100 * share:+.1f}"
+  return "0.0" if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
 
 
 # --- Sections ---------------------------------------------------------------
 
 
 def _label(name: str) -> str:
-  return _LABELS.get(name, str(name).replace("_", " "))
+  return _LABELS.get(name, name.replace("_", " "))
 
 
-def _styles(curves: Mapping[str, Any]) -> dict[str, plot.LineStyle]:
-  """Returns the style of each curve, the known ones first."""
-  styles = plot.styles(_LABELS | {name: _label(name) for name in curves})
-  styles["prm"] = styles["prm"]._replace(width=3)
-  return {name: style for name, style in styles.items() if name in curves}
-
-
-def _headline(results):
-  ranges, tiles = results.get("interval", {}), []
-  for name, style in _styles(results["accuracy"]).items():
-    if name in ("prm", "weighted_prm", "prm_mc", "orm", "majority"):
-      small = " to ".join(map(html.percent, ranges.get(name, [()])[-1]))
-      text = _percent(results["accuracy"][name][-1])
-      tiles.append((style.label, html.Cell(text, small, style.colour)))
-  return html.pairs(tiles, "tiles")
-
-
-def _percent(share: float) -> str:
-  return f"{html.percent(share)} %"
-
-
-def _accuracy(results) -> tuple[list[plot.Curve], plot.Axes]:
-  """Returns the curves of right answers and their axes."""
-  n, ranges = results["n"], results.get("interval", {})
-  curves = []
-  for name, style in _styles(results["accuracy"]).items():
-    shares = results["accuracy"][name]
-    bands = ranges.get(name) or [(share, share) for share in shares]
-    points = [
-      plot.Point(math.log2(k), share, *band)
-      for k, share, band in zip(n, shares, bands, strict=True)
-    ]
-    texts = [f"N = {k}: {p.text(_percent)}" for k, p in zip(n, points)]
-    curves.append(plot.Curve(style, points, texts))
-  return curves, plot.Axes(
-    "Share of problems answered right against the number of samples N",
-    "samples per problem, N (log scale)",
-    "right answers, %",
-    x_ticks=[(math.log2(k), str(k)) for k in n],
-    holds=(0.8, 1),
-    scale=100,
-  )
-
-
-def _best_of_n(results):
-  n, ranges = results["n"], results.get("interval", {})
-  rows = []
-  for name, style in _styles(results["accuracy"]).items():
-    bands = ranges.get(name) or [()] * len(n)
-    small = ["–".join(map(html.percent, band)) for band in bands]
-    shares = map(html.percent, results["accuracy"][name])
-    head = html.Cell(style.label, mark=html.part("swatch", style))
-    rows.append([head, *map(html.Cell, shares, small)])
-  title = "Right answers in percent, by method and N"
-  columns = ["right answers, %", *(f"N = {k}" for k in n)]
-  picture = plot.wide_and_narrow(*_accuracy(results))
-  table = html.table(title, columns, rows, "stick full cells")
-  return picture + table + html.part("glossary")
-
-
-def _differences(paired):
-  ends = [0, *(p[k] for p in paired.values() for k in ("low", "high"))]
-  least, span = min(ends), (max(ends) - min(ends)) or 1
-  rows = []
-  for name, pair in paired.items():
-    low, mean, high = (pair[k] for k in ("low", "mean", "high"))
-    side, css = ("above 0", "k0") if low > 0 else ("includes 0", "k4")
-    side, css = ("below 0", "k2") if high < 0 else (side, css)
-    at = [f"{3 + 94 * (v - least) / span:.2f}" for v in (0, low, mean, high)]
-    drawn = html.Cell("", mark=html.part("interval", *at, css))
-    texts = html.points(mean), f"{html.points(low)} to {html.points(high)}"
-    rows.append([_paired_label(name), *texts, side, drawn])
-  head = ["difference", "points", "95 % interval", "interval is", ""]
-  return html.table("Paired differences", head, rows, "full cells")
+def _labelled(values: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns values by labels instead of names, the known ones first."""
+  names = [*(x for x in _LABELS if x in values), *values]
+  return {_label(name): values[name] for name in names}
 
 
 def _paired_label(name: str) -> str:
@@ -208,102 +219,71 @@ def _paired_label(name: str) -> str:
   return minus.join(_label(m) + f" at N = {n}" * bool(n) for m, n in sides)
 
 
-def _step_scores(results, reliability):
-  """Returns reliability plots and a table of metrics."""
-  columns = {
-    key.removeprefix("step_").upper(): dict(values)
+def _step_scores(results: Mapping[str, Any]) -> result_page.Section:
+  """Returns pictures of reliability, and a table of metrics."""
+  measured = {
+    key.removeprefix("step_"): _labelled(values)
     for key, values in results.items()
-    if key.startswith("step_") and isinstance(values, Mapping)
+    if key.startswith("step_")
   }
-  drawn = []
-  labels = "mean score of the bin", "share of right steps"
-  for name, style in _styles(reliability).items():
-    points = [
-      plot.point(b["score"], [b["correct"]])._replace(num=b["count"])
-      for b in reliability[name]
-      if b["count"]  # others have no mean
-    ]
-    texts = [
-      f"mean score {p.x:.3f}, right {_percent(p.mean)}, {p.num} steps"
-      for p in points
-    ]
-    axes = plot.Axes(
-      style.label, *labels, plot.axis(0, 1), (0, 1), diagonal=True
+  for name, counts in results["calibration_steps"].items():
+    for kind, num in counts.items():
+      measured.setdefault(kind, {})[_label(name)] = num
+  columns = {
+    name: tables.Column(_MEASURES.get(name, name), is_share=False)
+    for name in measured
+  }
+  models = dict.fromkeys(itertools.chain(*measured.values()))
+  rows = [
+    (
+      model,
+      {
+        name: tables.Number(values[model])
+        for name, values in measured.items()
+        if model in values
+      },
     )
-    curves = [plot.Curve(style, points, texts)]
-    picture = plot.draw(curves, axes, (400, 350), page_class="small")
-    drawn.append((style.label, picture))
-    columns.setdefault("steps", {})[name] = sum(p.num for p in points)
-  for name, counts in results.get("calibration_steps", {}).items():
-    for column, count in (
-      ("left out: not judged", counts["not_judged"]),
-      ("after a wrong step", counts["after_error"]),
-    ):
-      columns.setdefault(column, {})[name] = count
-
-  def text(value):
-    if value is None:
-      return "–"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
-
-  models = dict.fromkeys(itertools.chain(*columns.values()))
-  rows = [
-    [_label(m), *(text(values.get(m)) for values in columns.values())]
-    for m in models
+    for model in models
   ]
-  head = ["step scores", *({"BRIER": "Brier"}.get(c, c) for c in columns)]
-  table = html.table("Step metrics", head, rows, "cells")
-  return html.part("pictures", drawn, "columns") + table
+  return result_page.Section(
+    "Can the step scores be believed?",
+    "A score is the probability that the solution is right so far. That holds"
+    " for judged steps only: most PRMs learn nothing about the steps after a"
+    " first error, so they judge no step after their own first score below"
+    f" {schema.THRESHOLD}. Each point is a bin of judged steps; on the dashed"
+    " line the score means what it says: of steps scored 0.8, eight in ten are"
+    " right.",
+    [
+      figures.Panel(
+        *(name, "mean score of the bin", "share of right steps, %"),
+        result_figures.reliability(name, bins),
+        holds=(0, 1),
+        has_diagonal=True,
+      )
+      for name, bins in _labelled(results["reliability"]).items()
+    ],
+    tables.Table(columns, rows),
+    note="The curves, Brier and ECE count the judged steps up to the first wrong"
+    " one. Left out are the steps that the model was not trained to judge, and"
+    " those after a wrong step, of which nobody can say whether they are right."
+    " AUROC counts all steps up to the first wrong one: it is the chance that a"
+    " right step scores above a wrong one (1 is best, 0.5 is a coin). Brier: mean"
+    " squared error of the score; ECE: mean gap between score and share (0 is"
+    " best for both).",
+  )
 
 
-def _false_positives(results):
-  rows = [
-    [_label(name), "none picked" if share is None else _percent(share)]
-    for name, share in results.get("false_positive_share", {}).items()
-  ]
-  head = ["picked by", "with a wrong step"]
-  return html.table("Share of false positives", head, rows)
-
-
-def _losses(train) -> tuple[list[plot.Curve], plot.Axes]:
-  """Returns curves and axes of losses; of many points, of means of them."""
-  size = plot.bin_size(max(map(len, train.values()), default=0), _MAX_POINTS)
-  curves = [
-    plot.by_update(style, train[name], size, "{:.3f} nats".format, False)
-    for name, style in _styles(train).items()
-  ]
-  losses = [loss for pairs in train.values() for _, loss in pairs]
-  lost = len(losses) - sum(map(math.isfinite, losses))
-  note = f" (means of {size} logged losses)" if size > 1 else ""
-  note += f"; {lost} not finite, left out" if lost else ""
-  title = "Loss of each update's rows, in training"
-  return curves, plot.Axes(title, f"update{note}", "loss, nats per target")
-
-
-def _seconds(results):
+def _seconds(results: Mapping[str, Any]) -> list[result_page.Fact]:
   """Returns the time of each phase, their sum and the peak memory."""
-  seconds = dict(results.get("seconds", {}))
-  total = seconds.pop("total", None) or sum(seconds.values())
-  rows = [(_label(k), _duration(v)) for k, v in seconds.items()]
-  rows.append(("total", _duration(total)))
-  if "peak_rss_gib" in results:
-    rows.append(("peak memory", f"{results['peak_rss_gib']:.2f} GiB"))
-  return html.pairs(rows, "facts", "Time per phase")
+  seconds = results["seconds"]
+  seconds = seconds | dict(total=sum(seconds.values()))
+  facts = [
+    result_page.Fact(_label(k), _duration(v)) for k, v in seconds.items()
+  ]
+  memory = f"{results['peak_rss_gib']:.2f} GiB"
+  return [*facts, result_page.Fact("peak memory", memory)]
 
 
 def _duration(seconds: float) -> str:
   minutes, rest = divmod(round(seconds), 60)
   return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.1f} s"
-
-
-def _card(number, entry):
-  answer, reference = entry["solution_answer"], entry["answer"]
-  facts = ["no answer" if answer is None else f"answer {answer}"]
-  if reference is not None and not entry["outcome"]:
-    facts.append(f"reference {reference}")
-  picked = _label(entry["picked_by"])
-  source = f"{number} · picked by {picked}" if picked else f"{number}"
-  short = {
-    n: _label(n).replace("Monte-Carlo ", "MC-") for n in entry["step_scores"]
-  }
-  return solution_cards.card(entry, source, facts, short)

@@ -1,4 +1,4 @@
-"""A run of reinforcement learning as one HTML page.
+"""A run of reinforcement learning as a page of results.
 
 It shows what the policy is rewarded for beside what is true, so that one sees
 when they part.
@@ -11,21 +11,33 @@ import math
 from typing import Any
 
 from prm_jax import errors
-from prm_jax.reports import html
-from prm_jax.reports import plot
+from prm_jax.evaluation import figures
+from prm_jax.evaluation import tables
+from prm_jax.reports import curves
+from prm_jax.reports import result_page
 from prm_jax.reports import rl_metrics
-from prm_jax.reports import solution_cards
 from prm_jax.rl import hacking_monitor
 
 Record = Mapping[str, Any]
 
-# So many samples of the first update are shown, and of the last.
-NUM_SAMPLES = 3
 _PHASES = ("rollout", "scoring", "reference", "credit", "update")
 _REWARDS = ("prm", "exact", "orm", "verifier", "format", "length", "implicit")
-_TABLE = ("accuracy", "all_steps_correct", "prm_score", "tokens", "steps")
+# What is true beside what is rewarded, by the name of its line.
+_SHARES = dict(
+  accuracy="Right answers",
+  prm_score="PRM's score",
+  all_steps_correct="All steps correct",
+  heldout_prm="Held-out PRM",
+)
 _EVAL = ("accuracy", "all_steps_correct")
-# Metrics with a small picture each, by section.
+_TABLE = dict(
+  accuracy=tables.Column("right answers"),
+  all_steps_correct=tables.Column("all steps correct"),
+  prm_score=tables.Column("PRM's score", is_share=False),
+  tokens=tables.Column("tokens", is_share=False),
+  steps=tables.Column("steps", is_share=False),
+)
+# Metrics with a picture each, by section.
 _RETURNS = ("prm_return", "total_return")
 _POLICY = ("kl_nats", "entropy_nats", "clipped", "explained_variance")
 _SOLUTIONS = (
@@ -35,75 +47,76 @@ _SOLUTIONS = (
 _SIGMAS = 2.0
 
 
-_STYLES = plot.styles(
-  dict(
-    accuracy="Right answers",
-    prm_score="PRM's score",
-    all_steps_correct="All steps correct",
-    heldout_prm="Held-out PRM",
-  )
-)
+def is_rl(records: Sequence[Record]) -> bool:
+  """Returns whether the records of a run are of reinforcement learning.
+
+  Args:
+    records: The records of metrics.jsonl.
+  """
+  return any("sampled_tokens" in x for x in _by_kind(records)[0][:1])
 
 
-def render(
-  records: Sequence[Record],
-  samples: Sequence[Record],
-  details: Mapping[str, Any],
-) -> str:
+def page(
+  records: Sequence[Record], details: Mapping[str, Any]
+) -> result_page.Page:
   """Returns the page.
 
   Args:
-    records: of metrics.jsonl, of updates and of evaluations. What they lack,
-      or have as null, isn't drawn.
-    samples: of samples.jsonl.
-    details: what environment.describe returns: config, versions, machine,
-      command; each may be missing.
+    records: The records of metrics.jsonl. What they lack, or have as null,
+      isn't drawn.
+    details: What environment.describe returned of the run: config, versions,
+      machine, command; each may be missing.
 
   Raises:
-    InputError: there is no update, or the config's monitor isn't one.
+    InputError: The config's monitor isn't one.
   """
   train, evals = _by_kind(records)
-  if not train:
-    raise errors.InputError(
-      "metrics.jsonl: holds no update; let the run make one first"
-    )
   config = details.get("config") or {}
   monitor = _monitor(config)
   alarms = hacking_monitor.replay(train, monitor)
-  marks = [(a.update, f"alarm: {a.kind}, update {a.update}") for a in alarms]
-  held_out = _together(evals, _EVAL, "greedy answers, %", scale=100)
-  y_label = "share, or mean score of a step"
-  rewards = _together(train, _STYLES, y_label, marks=marks)
-  cards = [_card(s) for s in first_and_last(samples)]
-  size = plot.bin_size(len(train), rl_metrics.MAX_POINTS)
+  size = curves.bin_size(len(train), rl_metrics.MAX_POINTS)
   means = (
     f" A point is the mean of {size} updates, bands reach from the least to the"
     " most of them."
   )
-  values = dict(
-    action=monitor.action,
-    means=means if size > 1 else "",
-    threshold=solution_cards.THRESHOLD,
-  )
-  contents = dict(
-    held_out=held_out and held_out + _evaluations(evals),
-    rewards=rewards + _each(train, _RETURNS),
-    alarms=_alarms(train, alarms, monitor),
-    policy=_each(train, _POLICY),
-    solutions=_each(train, _SOLUTIONS),
-    samples=html.part("cards", cards),
-  )
-  sections = [html.Section(*named, values) for named in contents.items()]
-  tiles = _headline(train, evals)
-  return html.page(
-    _title(config, int(train[-1]["step"])),
-    f"prm_jax reinforcement learning{_method(config)}",
+  return result_page.Page(
+    f"{_title(config, int(train[-1]['step']))}{_method(config)}",
     summary(records, config.get("problems", {}).get("num_evaluation")),
-    [*sections, html.made(details, _phases(train) + _counts(train))],
-    tiles,
-    tiles
-    and "Right answers are greedy ones to held-out problems; scores are of the"
-    " samples, the first and last updates' mean.",
+    _tiles(train, evals),
+    [
+      result_page.Section(
+        "Held-out problems",
+        "One greedy answer to each: is the answer right, and, if it is known, is"
+        " every step?",
+        [_together(evals, _EVAL, "greedy answers, %")],
+        _evaluations(evals),
+      ),
+      result_page.Section(
+        "What is rewarded, and what is true",
+        f"Of each update's samples.{means * (size > 1)} If a score rises while"
+        " right answers fall, the policy games it. Dotted lines are the"
+        " monitor's alarms.",
+        [
+          _together(
+            train, _SHARES, "share, or mean score of a step, %", alarms
+          ),
+          *_each(train, _RETURNS),
+        ],
+      ),
+      result_page.Section(
+        "Alarms of the hacking monitor",
+        facts=_alarms(train, alarms, monitor),
+        note="The first alarm of each kind, with the run's monitor config"
+        f" (action: {monitor.action}).",
+      ),
+      result_page.Section("The policy's updates", panels=_each(train, _POLICY)),
+      result_page.Section(
+        "What its solutions look like", panels=_each(train, _SOLUTIONS)
+      ),
+      _phases(train),
+      result_page.Section("Work", facts=_counts(train)),
+      result_page.made(details),
+    ],
   )
 
 
@@ -111,7 +124,10 @@ def _monitor(config: Mapping[str, Any]) -> hacking_monitor.MonitorConfig:
   fields = dict(config.get("monitor") or {})
   if "acts_on" in fields:
     fields["acts_on"] = tuple(fields["acts_on"])
-  return hacking_monitor.MonitorConfig(**fields)
+  try:
+    return hacking_monitor.MonitorConfig(**fields)
+  except TypeError as e:
+    raise errors.InputError(f"the config's monitor isn't one: {e}") from None
 
 
 def _title(config: Mapping[str, Any], updates: int) -> str:
@@ -236,97 +252,110 @@ def _chance(a: float, b: float, num: int | None) -> float:
 # --- Sections ---------------------------------------------------------------
 
 
-def _headline(train, evals):
+def _tiles(train, evals) -> list[result_page.Tile]:
   """Returns the last and first value of what counts most."""
   tiles = []
-  for name, style in _STYLES.items():
+  for name, label in _SHARES.items():
     ends = _ends(evals, name, 1) if name in _EVAL else _ends(train, name)
     if ends is not None:
       first, last = map(rl_metrics.METRICS[name].text, ends)
-      value = html.Cell(last, f"from {first}", style.colour)
-      tiles.append((style.label, value))
-  return html.pairs(tiles, "tiles")
+      tiles.append(result_page.Tile(label, last, f"from {first}"))
+  return tiles
 
 
-def _curve(records, name, style):
-  """Returns one metric's curve, without a point if nothing of it is known."""
-  size = plot.bin_size(len(records), rl_metrics.MAX_POINTS)
-  values = [(r.get("step"), r.get(name)) for r in records]
-  return plot.by_update(style, values, size, rl_metrics.METRICS[name].text)
+def _lines(records, name, label) -> list[figures.Line]:
+  """Returns the line of a metric, if anything of it is known."""
+  size = curves.bin_size(len(records), rl_metrics.MAX_POINTS)
+  pairs = [(r.get("step"), r.get(name)) for r in records]
+  return curves.lines(label, curves.bins(pairs, size))
 
 
-def _together(records, names, y_label, scale=1, marks=()):
-  """Returns one picture of some metrics, empty if none is known."""
-  curves = [_curve(records, name, _STYLES[name]) for name in names]
-  title = f"{y_label}, by update"
-  axes = plot.Axes(title, "update", y_label, scale=scale, marks=marks)
-  return plot.wide_and_narrow(curves, axes)
+def _together(records, names, y_label, alarms=()) -> figures.Panel:
+  """Returns one picture of some metrics."""
+  return figures.Panel(
+    *("", "update", y_label),
+    [x for name in names for x in _lines(records, name, _SHARES[name])],
+    marks=[alarm.update for alarm in alarms],
+    holds=(0,),
+  )
 
 
-def _each(records, names):
-  """Returns a small picture of each metric that is known."""
-  pictures = []
-  for name in names:
-    metric = rl_metrics.METRICS[name]
-    curve = _curve(records, name, plot.LineStyle(metric.label, "k0"))
-    # A line needs no markers, a point does.
-    curve = curve._replace(texts=curve.texts if len(curve.points) == 1 else ())
-    holds = () if name in _RETURNS else (0,)
-    axes = plot.Axes(metric.axis, "update", holds=holds, scale=metric.scale)
-    drawn = plot.draw([curve], axes, (300, 200), page_class="small")
-    pictures += [(metric.axis, drawn)] if curve.points else []
-  return html.part("pictures", pictures, "small-ones")
+def _each(records, names) -> list[figures.Panel]:
+  """Returns a picture of each metric."""
+  return [
+    figures.Panel(
+      *(rl_metrics.METRICS[name].axis, "update", ""),
+      _lines(records, name, rl_metrics.METRICS[name].label),
+      is_share=rl_metrics.METRICS[name].unit == "%",
+      holds=() if name in _RETURNS else (0,),
+    )
+    for name in names
+  ]
 
 
-def _evaluations(evals):
-  names = [n for n in _TABLE if _known(evals, n)]
+def _evaluations(evals) -> tables.Table:
+  columns = {n: x for n, x in _TABLE.items() if _known(evals, n)}
+  return tables.Table(
+    columns,
+    [
+      (
+        f"update {r['step']:,}",
+        {name: tables.Number(r.get(name)) for name in columns},
+      )
+      for r in evals
+    ],
+  )
 
-  def text(name, value):
-    return "–" if value is None else rl_metrics.METRICS[name].text(value)
 
-  rows = [[int(r["step"]), *(text(n, r.get(n)) for n in names)] for r in evals]
-  head = ["update", *(rl_metrics.METRICS[n].label for n in names)]
-  table = html.table("Evaluations", head, rows, "stick cells")
-  return html.part("fold", f"All {len(rows)} evaluations", table)
-
-
-def _alarms(train, alarms, monitor):
+def _alarms(train, alarms, monitor) -> list[result_page.Fact]:
   acted = hacking_monitor.acting(alarms, monitor)
   ending = dict(
-    stop="The run was stopped here.",
-    rollback="The run went back to its last save up to the turn.",
+    stop=" The run was stopped here.",
+    rollback=" The run went back to its last save up to the turn.",
   )
-  rows = []
-  for alarm in alarms:
-    text = f"{alarm.text}. It turned at update {alarm.turn}."
-    small = ending[monitor.action] if alarm is acted else ""
-    cell = html.Cell(text, small, "alarm")
-    rows.append((f"Update {alarm.update}, {alarm.kind}:", cell))
   first = monitor.fewest
   why = f"the monitor first compares after {first} updates."
-  none = [("None:", "no metric turned." if len(train) >= first else why)]
-  return html.pairs(rows or none, "terms")
+  return [
+    result_page.Fact(
+      f"update {x.update}, {x.kind}",
+      f"{x.text}. It turned at update {x.turn}."
+      + (ending[monitor.action] if x is acted else ""),
+    )
+    for x in alarms
+  ] or [
+    result_page.Fact(
+      "none", "no metric turned." if len(train) >= first else why
+    )
+  ]
 
 
-def _phases(train):
-  """Returns a table of the time that updates took."""
+def _phases(train) -> result_page.Section:
+  """Returns the time that updates took."""
   seconds = {p: sum(_known(train, f"{p}_s")) for p in _PHASES}
   total, updates = sum(seconds.values()), train[-1]["step"]
+  columns = dict(
+    s=tables.Column("s", is_share=False),
+    each=tables.Column("s an update", is_share=False),
+    share=tables.Column("share"),
+  )
   rows = [
-    [p, f"{s:.1f}", f"{s / updates:.3f}", f"{html.percent(s / total)} %"]
-    for p, s in seconds.items()
+    (
+      name,
+      dict(
+        zip(columns, map(tables.Number, (s, s / max(updates, 1), s / total)))
+      ),
+    )
+    for name, s in seconds.items()
     if s > 0
   ]
-  title = "Seconds of all updates, by phase"
-  return html.part(
-    "noted",
-    title,
-    html.table(title, ["phase", "s", "an update", "share"], rows),
-    "The compilation of the first ones included; no evaluations, no saves.",
+  return result_page.Section(
+    "Seconds of all updates, by phase",
+    table=tables.Table(columns, rows),
+    note="The compilation of the first ones included; no evaluations, no saves.",
   )
 
 
-def _counts(train):
+def _counts(train) -> list[result_page.Fact]:
   """Returns what the run sampled, and what of it taught nothing and why."""
   why = ("left_out_", "skipped_updates")
   left = sorted({n for r in train for n in r if n.startswith(why)})
@@ -338,49 +367,6 @@ def _counts(train):
     "tokens sampled": tokens,
     "tokens per second of rollouts": seconds and tokens / seconds,
   }
-  rows = [(k, f"{v:,.0f}") for k, v in sampled.items() if v]
-  rows += [
-    (name.replace("_", " "), f"{sum(_known(train, name)):,.0f}")
-    for name in left
-  ]
-  return html.pairs(rows, "facts", "Work")
-
-
-# --- Samples ----------------------------------------------------------------
-
-
-def first_and_last(samples: Sequence[Record]) -> list[Record]:
-  """Returns a few samples of the first rollout, and as many of the last."""
-  steps = [s["step"] for s in samples]
-  ends = sorted({min(steps), max(steps)}) if steps else []
-  of_steps = [[s for s in samples if s["step"] == step] for step in ends]
-  return [s for group in of_steps for s in group[:NUM_SAMPLES]]
-
-
-def _card(record: Record) -> dict[str, Any]:
-  """Returns the card of a sample.
-
-  Scores that aren't one of each step (of a PRM that reads steps of its own, or
-  not all finite) are a line of text.
-  """
-  steps, scores, exact = (record[k] for k in ("steps", "prm", "exact"))
-  judged = record["prm_judged"]
-  fits = scores and judged and len(scores) == len(judged) == len(steps)
-  fits = fits and None not in scores
-  entry = dict(record, labels=exact, outcome=record["right"])
-  entry["step_scores"], entry["judged"] = {}, {}
-  if fits:
-    entry["step_scores"] = {"prm": scores}
-    entry["judged"] = {"prm": judged}
-  facts = []
-  if record["total_return"] is not None:
-    facts.append(f"return {record['total_return']:.3f}")
-  if not record["counts"]:
-    facts.append("left out of the update")
-  if scores and not fits:
-    texts = ("?" if x is None else f"{x:.3f}" for x in scores)
-    facts.append(f"the PRM's scores, of its own steps: {', '.join(texts)}")
-  # The rollout of a state makes its next update.
-  source = f"Update {record['step'] + 1} · {record['id']}"
-  card = solution_cards.card(entry, source, facts, {})
-  return card if fits and exact else card | dict(comment="")
+  counts = {name: x for name, x in sampled.items() if x}
+  counts |= {name.replace("_", " "): sum(_known(train, name)) for name in left}
+  return [result_page.Fact(name, f"{x:,.0f}") for name, x in counts.items()]

@@ -1,13 +1,12 @@
 """The variants of an experiment on reinforcement learning, over seeds.
 
 Curves are means over seeds with bands from the least to the greatest of them,
-by updates or by sampled tokens: as figures, and as one HTML page.
+by updates or by sampled tokens: as figures for files, and as a page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-import itertools
 import math
 from typing import Any
 
@@ -15,8 +14,9 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax.evaluation import figures
-from prm_jax.reports import html
-from prm_jax.reports import plot
+from prm_jax.evaluation import tables
+from prm_jax.reports import curves
+from prm_jax.reports import result_page
 from prm_jax.reports import rl_metrics
 
 # One seed's run: "eval" of evaluations, "train" of updates -> metric -> values
@@ -40,16 +40,16 @@ _PICTURES = (
   *(("eval", metric, x) for x in (STEP, TOKENS) for metric in _EVAL),
   *(("train", metric, STEP) for metric in _TRAIN),
 )
-# What its table has: (kind, metric, column, format, scale).
-_TABLE = (
-  ("train", STEP, "updates", "{:,.0f}", 1),
-  ("train", TOKENS, "M tokens", "{:.2f}", 1e-6),
-  ("eval", "accuracy", "right answers, %", "{:.1f}", 100),
-  ("eval", "all_steps_correct", "all steps correct, %", "{:.1f}", 100),
-  ("train", "prm_score", "PRM's score", "{:.3f}", 1),
-  ("train", "heldout_prm", "held-out PRM", "{:.3f}", 1),
-  ("train", "kl_nats", "KL, nats", "{:.3f}", 1),
-)
+# What its table has: (kind, metric) and column.
+_TABLE = {
+  ("train", STEP): tables.Column("updates", is_share=False),
+  ("train", TOKENS): tables.Column("sampled tokens", is_share=False),
+  ("eval", "accuracy"): tables.Column("right answers"),
+  ("eval", "all_steps_correct"): tables.Column("all steps correct"),
+  ("train", "prm_score"): tables.Column("PRM's score", is_share=False),
+  ("train", "heldout_prm"): tables.Column("held-out PRM", is_share=False),
+  ("train", "kl_nats"): tables.Column("KL, nats", is_share=False),
+}
 
 
 def figure(
@@ -74,33 +74,24 @@ def figure(
       the metric.
   """
   chosen = variants or list(runs)
-  curves, axes = _picture(runs, chosen, kind, metric, against)
-  if not curves:
+  panel = _panel(runs, chosen, kind, metric, against)
+  if not panel.lines:
     raise errors.InputError(
       f"{metric}: no {kind} curve of {', '.join(chosen)} has it; choose"
       " another metric"
     )
-  lines = []
-  for curve in curves:
-    x, y, low, high, _ = zip(*curve.points)
-    ends = (low, high) if curve.band() else ()
-    lines.append(figures.Line(curve.style.label, x, y, *ends))
-  panel = figures.Panel(
-    *("", axes.x_label, axes.y_label, lines),
-    is_share=axes.scale == 100,
-    holds=axes.holds,
-  )
-  return figures.Figure(axes.title, [panel])
+  title = f"{rl_metrics.METRICS[metric].label} ({_KINDS[kind]})"
+  return figures.Figure(f"{title} against {_AXES[against]}", [panel])
 
 
-def render(
+def page(
   title: str,
   runs: Runs,
   *,
   groups: Mapping[str, Sequence[str]] | None = None,
   about: Mapping[str, tuple[str, str]] | None = None,
   details: Mapping[str, Any] | None = None,
-) -> str:
+) -> result_page.Page:
   """Returns the page of all variants.
 
   Args:
@@ -115,36 +106,33 @@ def render(
   Raises:
     InputError: A group has more than MAX_VARIANTS.
   """
-  shown = []
+  num_seeds = max(map(len, runs.values()), default=0)
+  lead = "One seed of each variant: how far they scatter isn't known."
+  if num_seeds > 1:
+    lead = (
+      f"Lines are means over up to {num_seeds} seeds; bands reach from the least"
+      " of them to the greatest. Between a seed's points its curve is a straight"
+      " line. A line ends where the first of its seeds ends."
+    )
+  results = result_page.Section(
+    "Results of each variant",
+    table=table(runs),
+    facts=[
+      result_page.Fact(name, *told)
+      for name, told in (about or {}).items()
+      if name in runs
+    ],
+    note="A value is the last, with several seeds their mean, and the least and"
+    " the greatest of them. Right answers and right steps are of greedy answers"
+    " to held-out problems, the rest of an update's samples.",
+  )
+  drawn = []
   for name, group in (groups or {"Curves": list(runs)}).items():
     variants = [v for v in group if v in runs]
-    drawn = (_picture(runs, variants, *which) for which in _PICTURES)
-    pictures = [
-      ("", plot.draw(curves, axes, (440, 300), "below", "small"))
-      for curves, axes in drawn
-      if curves
-    ]
-    grid = html.part("pictures", pictures, "columns")
-    shown.append(html.Section("curves", grid, dict(title=name)))
-  head, body = table(runs)
-  rows = [
-    [html.Cell(style.label, mark=html.part("swatch", style)), *body[name]]
-    for name, style in _styles(runs).items()
-  ]
-  name = "First and last values of each variant"
-  cells = html.table(name, ["variant", *head], rows, "stick full cells")
-  explained = {name: x for name, x in (about or {}).items() if name in runs}
-  cells += html.part("variants", explained)
-  sections = [html.Section("variants", cells), *shown, html.made(details or {})]
-  num_seeds = max(map(len, runs.values()), default=0)
-  text = html.sentence(
-    "seeds" if num_seeds > 1 else "one_seed", dict(num=num_seeds)
-  )
-  return html.page(title, "prm_jax experiment", text, sections)
-
-
-def _styles(runs: Runs) -> dict[str, plot.LineStyle]:
-  return plot.styles({name: name for name in runs})
+    panels = [_panel(runs, variants, *which) for which in _PICTURES]
+    drawn.append(result_page.Section(name, panels=panels))
+  made = result_page.made(details or {})
+  return result_page.Page(title, lead, (), [results, *drawn, made])
 
 
 def against_tokens(seed: Curves, kind: str) -> list[float | None]:
@@ -164,7 +152,7 @@ def against_tokens(seed: Curves, kind: str) -> list[float | None]:
 
 def over_seeds(
   lines: Sequence[tuple[Sequence[float], Sequence[float]]],
-) -> list[plot.Point]:
+) -> list[curves.Point]:
   """Returns the band of several seeds' lines: a Point at each x of any of them.
 
   A line is straight between its points. The band is where all lines are: means
@@ -178,55 +166,48 @@ def over_seeds(
   last = min(xs[-1] for xs, _ in known)
   places = {x for xs, _ in known for x in xs if first <= x <= last}
   return [
-    plot.point(x, [float(np.interp(x, xs, ys)) for xs, ys in known])
+    curves.point(x, [float(np.interp(x, xs, ys)) for xs, ys in known])
     for x in sorted(places)
   ]
 
 
-def table(runs: Runs) -> tuple[list[str], dict[str, list[html.Cell]]]:
-  """Returns (columns, variant -> cells): each one's results, over seeds.
+def table(runs: Runs) -> tables.Table:
+  """Returns the results of each variant, over its seeds.
 
-  A cell has the last value, as the mean over seeds; below it the least and the
-  greatest and, of metrics, the first value. Columns that no variant has are
-  left out.
+  A number is the mean of the seeds' last values, and its ends the least and the
+  greatest of them. Columns that no variant has are left out.
+
+  Args:
+    runs: The runs.
   """
-  head = ["seeds"]
-  body = {name: [html.Cell(str(len(seeds)))] for name, seeds in runs.items()}
-  for kind, name, label, form, scale in _TABLE:
-    values = {
-      variant: [
-        [scale * x for x in _values(seed, kind, name) if x is not None]
+  columns = dict(seeds=tables.Column("seeds", is_share=False))
+  rows: dict[str, dict[str, tables.Number]] = {
+    name: dict(seeds=tables.Number(len(seeds))) for name, seeds in runs.items()
+  }
+  for (kind, metric), column in _TABLE.items():
+    for variant, seeds in runs.items():
+      known = [
+        [x for x in _values(seed, kind, metric) if x is not None]
         for seed in seeds
       ]
-      for variant, seeds in runs.items()
-    }
-    if not any(itertools.chain(*values.values())):
-      continue
-    head.append(label)
-    for variant, seeds in values.items():
-      last, first = ([x[i] for x in seeds if x] for i in (-1, 0))
-      body[variant].append(_cell(last, [] if name in _AXES else first, form))
-  return head, body
+      if last := [values[-1] for values in known if values]:
+        columns[metric] = column
+        # Updates and tokens are whole numbers.
+        told = [*map(round, last)] if metric in _AXES else last
+        rows[variant][metric] = _number(told)
+  return tables.Table(columns, list(rows.items()))
 
 
-def _cell(last, first, form):
-  """Returns the mean of the last values, above their range and the first."""
-  if not last:
-    return html.Cell("\N{EN DASH}")
-  mean, least, most, start = (
-    form.format(x)
-    for x in (np.mean(last), min(last), max(last), np.mean(first or last))
-  )
-  space = "\N{NO-BREAK SPACE}"
-  small = [f"{least}{space}to{space}{most}"] if least != most else []
-  small += [f"from {start}"] if first else []
-  return html.Cell(mean, "\n".join(small))
+def _number(values: Sequence[float]) -> tables.Number:
+  mean, least, most = sum(values) / len(values), min(values), max(values)
+  mean = round(mean) if isinstance(most, int) else mean
+  return tables.Number(mean, *((least, most) if least != most else ()))
 
 
-def _picture(
+def _panel(
   runs: Runs, variants: Sequence[str], kind: str, metric: str, against: str
-) -> tuple[list[plot.Curve], plot.Axes]:
-  """Returns the curves of the variants that have the metric, and their axes."""
+) -> figures.Panel:
+  """Returns a picture of the variants that have the metric."""
   if len(variants) > MAX_VARIANTS:
     raise errors.InputError(
       f"{len(variants)} variants in one picture ({', '.join(variants)}):"
@@ -240,26 +221,23 @@ def _picture(
   described = rl_metrics.METRICS[metric]
   seeds = [seed for v in variants for seed in runs[v]]
   longest = max((len(_values(seed, kind, STEP)) for seed in seeds), default=0)
-  bin_size = plot.bin_size(longest, rl_metrics.MAX_POINTS)
-  curves = []
-  for name, style in _styles(runs).items():
-    lines = []
-    for seed in runs[name] if name in variants else ():
+  size = curves.bin_size(longest, rl_metrics.MAX_POINTS)
+  lines: list[figures.Line] = []
+  for name in variants:
+    of_seeds = []
+    for seed in runs[name]:
       x, y = (_values(seed, kind, n) for n in (against, metric))
-      points = plot.bins(list(zip(x, y)), bin_size)
-      lines.append(([p.x for p in points], [p.mean for p in points]))
-    band = over_seeds(lines)
-    texts = [_text(p, described, against) for p in band]
-    curves += [plot.Curve(style, band, texts)] if band else []
-  means = f", means of {bin_size}" if bin_size > 1 else ""
-  bands = (
-    "; bands reach over the seeds" if any(c.band() for c in curves) else ""
-  )
-  return curves, plot.Axes(
-    title=f"{described.label} ({_KINDS[kind]}) against {_AXES[against]}",
-    x_label=_AXES[against] + means + bands,
-    y_label=f"{described.axis} ({_KINDS[kind]})",
-    scale=described.scale,
+      points = curves.bins(list(zip(x, y)), size)
+      of_seeds.append(([p.x for p in points], [p.mean for p in points]))
+    lines += curves.lines(name, over_seeds(of_seeds))
+  means = f", means of {size}" if size > 1 else ""
+  bands = "; bands reach over the seeds" if any(x.low for x in lines) else ""
+  return figures.Panel(
+    *("", _AXES[against] + means + bands),
+    f"{described.axis} ({_KINDS[kind]})",
+    lines,
+    is_share=described.unit == "%",
+    holds=(0,),
   )
 
 
@@ -267,7 +245,3 @@ def _values(seed: Curves, kind: str, name: str) -> Sequence[float | None]:
   if name == TOKENS:
     return against_tokens(seed, kind)
   return seed.get(kind, {}).get(name, ())
-
-
-def _text(point, metric, against):
-  return f"{point.x:,.0f} {_AXES[against]}: {point.text(metric.text)}"

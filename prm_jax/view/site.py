@@ -7,7 +7,7 @@ which the page loads when one of them is looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import functools
 import json
 import os
@@ -16,9 +16,10 @@ import shutil
 from typing import Any
 
 from prm_jax import errors
+from prm_jax.reports import result_page
 from prm_jax.runtime import files
 from prm_jax.view import view_inputs
-from prm_jax.view import view_runs
+from prm_jax.view import view_pages
 from prm_jax.view import view_samples
 from prm_jax.view import view_searches
 from prm_jax.web import assets
@@ -35,11 +36,14 @@ _SHARED = tuple(
 _MARK = b'<meta name="generator" content="prm-jax view">'
 
 
-def pages(inputs: view_inputs.Inputs) -> dict[str, bytes]:
+def pages(
+  inputs: view_inputs.Inputs, more: Mapping[str, result_page.Page] = {}
+) -> dict[str, bytes]:
   """Returns the files of a site.
 
   Args:
     inputs: What it shows.
+    more: Further pages by their names, beside those of evaluations.
 
   Returns:
     The content of each file by its path; equal inputs have equal bytes.
@@ -67,6 +71,10 @@ def pages(inputs: view_inputs.Inputs) -> dict[str, bytes]:
         f'(window.prmData ??= {{}})["{kind}-{number}"] ='
         f" {{first: {first}, items: [\n{','.join(texts)}\n]}};\n"
       ).encode()
+  evaluations = {
+    name: view_pages.of_evaluation(found)
+    for name, found in inputs.evaluations.items()
+  }
   index = dict(
     models=models,
     truth=source,
@@ -74,12 +82,12 @@ def pages(inputs: view_inputs.Inputs) -> dict[str, bytes]:
     searches=_table(rows["searches"]),
     searched=[view_searches.file_row(*x) for x in inputs.searches.items()],
     runs=[
-      dict(name=name, curves=view_runs.curves(records))
-      for name, records in inputs.runs.items()
+      dict(name=name, page=result_page.plain(view_pages.of_run(*run)))
+      for name, run in inputs.runs.items()
     ],
     evaluations=[
-      dict(name=name, lines=view_runs.lines(results))
-      for name, results in inputs.evaluations.items()
+      dict(name=name, page=result_page.plain(page))
+      for name, page in {**evaluations, **more}.items()
     ],
   )
   made["data/index.js"] = f"window.prmIndex = {script(index)};\n".encode()

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.evaluation import results as results_lib
 from prm_jax.jobs import step_scores
 from prm_jax.records import jsonl
 from prm_jax.records import record_files
 from prm_jax.runtime import checked_lines
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.search import search_results
 
@@ -55,6 +57,18 @@ class Scored(NamedTuple):
   record: Mapping[str, Any]
 
 
+class Run(NamedTuple):
+  """A run of training.
+
+  Args:
+    records: The records of metrics.jsonl.
+    details: What environment.json beside it says; empty if it isn't there.
+  """
+
+  records: list[dict[str, Any]]
+  details: dict[str, Any]
+
+
 @dataclasses.dataclass
 class Inputs:
   """What was found, by the name of each file.
@@ -64,8 +78,9 @@ class Inputs:
     solutions: Solutions, with and without labels and scores.
     scores: Scores of solutions, by their ids.
     searches: What searches wrote.
-    runs: The records of metrics.jsonl.
-    evaluations: The content of each results.json.
+    runs: What runs recorded.
+    evaluations: The content of each results.json, and of the samples beside it
+      that belong to it.
   """
 
   paths: dict[str, pathlib.Path] = dataclasses.field(default_factory=dict)
@@ -74,10 +89,8 @@ class Inputs:
   searches: dict[str, list[search_results.Result]] = dataclasses.field(
     default_factory=dict
   )
-  runs: dict[str, list[dict[str, Any]]] = dataclasses.field(
-    default_factory=dict
-  )
-  evaluations: dict[str, dict[str, Any]] = dataclasses.field(
+  runs: dict[str, Run] = dataclasses.field(default_factory=dict)
+  evaluations: dict[str, results_lib.Evaluation] = dataclasses.field(
     default_factory=dict
   )
 
@@ -186,11 +199,33 @@ def _read_searches(inputs: Inputs, name: str, path: pathlib.Path) -> None:
 
 
 def _read_run(inputs: Inputs, name: str, path: pathlib.Path) -> None:
-  inputs.runs[name] = [x for _, x in checked_lines.read_metrics(path)]
+  records = []
+  for where, record in checked_lines.read_metrics(path):
+    for field, value in record.items():
+      kind: Any = dict(step=int, kind=str).get(field, float | None)
+      if not checks.is_a(value, kind):
+        raise errors.InputError(
+          f"{where}: {field} must be {checks.type_name(kind)}; expected a record"
+          " that `prm-jax train` wrote"
+        )
+    records.append(record)
+  details = path.with_name("environment.json")
+  told = files.read_json(details) if details.exists() else {}
+  inputs.runs[name] = Run(records, told)
 
 
 def _read_evaluation(inputs: Inputs, name: str, path: pathlib.Path) -> None:
-  inputs.evaluations[name] = files.read_json(path)
+  results = files.read_json(path)
+  samples = results_lib.samples_path(path)
+  run = results.get("run")
+  digest = run.get("samples_sha256") if isinstance(run, dict) else None
+  is_known = digest is not None and samples.exists()
+  found = (
+    [x for _, x in files.read_records(samples)]
+    if is_known and files.digest_of(samples) == digest
+    else []
+  )
+  inputs.evaluations[name] = results_lib.Evaluation(results, found)
 
 
 def _read_scores(inputs: Inputs, name: str, path: pathlib.Path) -> None:

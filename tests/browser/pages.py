@@ -1,7 +1,14 @@
 """What every page must do: fit, be read aloud, and run no text of others."""
 
+from collections.abc import Iterator, Mapping
+import contextlib
+import pathlib
+import threading
 import time
 from typing import Any
+
+from prm_jax.view import page_server
+from prm_jax.view import site
 
 # Texts that would do something if a page took them for more than texts.
 HOSTILE = (
@@ -23,6 +30,21 @@ HOSTILE = (
   "\u0e01" * 400,
   "a\u0301\u0302\u0303\u0304\u0305\u0306\u0307\u0308" * 60,
 )
+
+
+@contextlib.contextmanager
+def serving(made: Mapping[str, bytes], into: pathlib.Path) -> Iterator[str]:
+  """Serves the pages of a site, which it writes; yields their address."""
+  site.write(into, dict(made))
+  server = page_server.PageServer(into, "127.0.0.1", 0)
+  thread = threading.Thread(target=server.serve_forever)
+  thread.start()
+  try:
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+  finally:
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 def until(page: Any, expression: str) -> None:

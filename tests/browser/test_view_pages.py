@@ -1,8 +1,6 @@
 """The pages of `prm-jax view`, as a person uses them: by keyboard, at any width."""
 
-import contextlib
 import json
-import threading
 
 import pages
 import pytest
@@ -11,7 +9,6 @@ import view_files
 
 from prm_jax.records import jsonl
 from prm_jax.search import solutions
-from prm_jax.view import page_server
 from prm_jax.view import site
 from prm_jax.view import view_inputs
 
@@ -38,20 +35,6 @@ def folder(path, name="prm"):
   return path
 
 
-@contextlib.contextmanager
-def serving(given, into):
-  site.write(into, site.pages(view_inputs.read([given])))
-  server = page_server.PageServer(into, "127.0.0.1", 0)
-  thread = threading.Thread(target=server.serve_forever)
-  thread.start()
-  try:
-    yield f"http://127.0.0.1:{server.server_address[1]}/"
-  finally:
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
   return tmp_path_factory.mktemp("view")
@@ -59,7 +42,8 @@ def written(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def url(written):
-  with serving(folder(written / "files"), written / "pages") as address:
+  made = site.pages(view_inputs.read([folder(written / "files")]))
+  with pages.serving(made, written / "pages") as address:
     yield address
 
 
@@ -68,7 +52,7 @@ def ids_of(page):
 
 
 def test_by_keyboard_a_person_finds_a_sample_and_walks_on(opened, url):
-  page = opened(url)
+  page = opened(f"{url}#samples")
   page.wait_for_selector("a[data-row]")
   page.keyboard.press("/")
   page.keyboard.insert_text("of missed")
@@ -105,7 +89,7 @@ def test_by_keyboard_a_person_finds_a_sample_and_walks_on(opened, url):
 def test_samples_of_a_kind_are_one_choice_away_and_have_an_address(
   opened, url, show, model, ids
 ):
-  page = opened(url)
+  page = opened(f"{url}#samples")
   page.wait_for_selector("a[data-row]")
   page.get_by_role("combobox", name="Show").select_option(show)
   page.get_by_role("combobox", name="Model").select_option(model)
@@ -119,7 +103,7 @@ def test_samples_of_a_kind_are_one_choice_away_and_have_an_address(
 
 
 def test_a_table_is_sorted_by_its_head(opened, url):
-  page = opened(url)
+  page = opened(f"{url}#samples")
   button = page.locator("[data-sort=id]")
   button.focus()
   page.keyboard.press("Enter")
@@ -162,7 +146,7 @@ def test_a_search_shows_steps_first_and_its_bookkeeping_on_demand(opened, url):
 
 
 def test_pages_in_a_folder_work_without_a_server(opened, url, written):
-  page = opened((written / "pages" / "index.html").as_uri())
+  page = opened((written / "pages" / "index.html").as_uri() + "#samples")
   page.wait_for_selector("a[data-row]")
   page.locator("a[data-row]").first.click()
   page.wait_for_selector(".step")
@@ -176,7 +160,7 @@ def test_pages_in_a_folder_work_without_a_server(opened, url, written):
 
 @pytest.mark.parametrize("width, dark", [(400, True), (1280, False)])
 def test_every_page_fits_and_can_be_read(opened, url, width, dark):
-  page = opened(url, width=width, dark=dark)
+  page = opened(f"{url}#samples", width=width, dark=dark)
   page.wait_for_selector("a[data-row]")
   places = ["samples", "sample/missed?beside=prm", "searches", "runs"]
   places.append("evaluations")
@@ -212,7 +196,8 @@ def test_hostile_texts_are_texts(opened, tmp_path, width):
     tmp_path / "files" / "<b onclick=hacked=1>.jsonl",
     *(dict(id=x["id"], step_scores=[0.9, 0.1, 0.5, 0.2]) for x in records),
   )
-  with serving(tmp_path / "files", tmp_path / "pages") as address:
+  made = site.pages(view_inputs.read([tmp_path / "files"]))
+  with pages.serving(made, tmp_path / "pages") as address:
     page = opened(address, width=width)
     page.wait_for_selector("a[data-row]")
     pages.check_unhacked(page)

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from prm_jax import schema
@@ -33,7 +32,7 @@ def _evaluate(rows, step_scores, aggregates):
   scores = comparison.solution_scores(step_scores, aggregates, samples)
   ranking = comparison.rankings(step_scores, aggregates, scores)
   found = comparison.evaluate(rows, step_scores, scores, ranking, seed=0)
-  return found[0], scores
+  return found, scores
 
 
 def test_a_policy_that_never_errs_has_results_too():
@@ -71,80 +70,6 @@ def test_false_positives_are_the_right_answers_with_a_wrong_step():
   assert results["accuracy"]["prm_mc"] == [0.5, 0.0]
   assert results["policy"]["right_by_luck"] == pytest.approx(1 / 3)
   assert results["policy"]["all_steps_right"] == 0.25
-
-
-# Labels, scores and outcome of a sample of each kind.
-SHOWN = dict(
-  fooled=((1.0, 0.0), (0.9, 0.8), False),
-  late=((0.0, 0.0), (0.9, 0.1), False),  # fooled, too
-  alarm=((1.0, 1.0), (0.9, 0.1), True),
-  early=((1.0, 0.0), (0.1, 0.1), False),  # an alarm, too
-  luck=((1.0, 0.0), (0.9, 0.1), True),
-  found=((0.0, 0.0), (0.2, 0.1), False),
-  right=((1.0, 1.0), (0.9, 0.9), True),
-)
-
-
-def _showcase(names, prm, orm):
-  """Returns (who picked it, the last step) of each sample that is shown.
-
-  Args:
-    names: Of SHOWN, one list for each problem.
-    prm: How the PRM ranks the samples.
-    orm: How the ORM does.
-  """
-  rows, scores = [], []
-  for i, row in enumerate(names):
-    rows.append([])
-    for name in row:
-      labels, of_steps, outcome = SHOWN[name]
-      rows[-1].append(_sample(str(i), ("x", name), labels, outcome))
-      scores.append(of_steps)
-  shown = comparison.showcase(
-    [schema.Problem(str(i), str(i), "1") for i in range(len(rows))],
-    rows,
-    dict(prm=_rows(scores)),
-    dict(prm=np.array(prm), orm=np.array(orm)),
-  )
-  for x in shown:
-    of_steps = SHOWN[x["steps"][1]][1]
-    assert x["step_scores"] == dict(prm=list(of_steps))
-    assert x["judged"] == dict(prm=[True, True])
-  return [(x["picked_by"], x["steps"][1]) for x in shown]
-
-
-def test_the_showcase_has_the_prm_fooled_wrong_and_right():
-  names = [*SHOWN, *SHOWN][::-1]
-  shown = _showcase([[x] for x in names], [0.5] * 14, [0.5] * 14)
-  # Two of each kind, the earliest; of one sample each all are picked.
-  assert shown == [
-    *(("prm", x) for x in ("late", "fooled", "early", "alarm")),
-    *(("prm", x) for x in ("luck", "luck", "found", "found")),
-    *(("prm", x) for x in ("right", "right")),
-  ]
-  assert _showcase([["right"], ["found"]], [1, 1], [1, 1]) == [
-    ("prm", "found"),
-    ("prm", "right"),
-  ]
-
-
-def test_the_showcase_prefers_what_a_model_picks_and_the_prm_ranks_high():
-  names = [
-    ["found", "late", "fooled", "right"],
-    ["fooled", "found", "right", "late"],
-    ["found", "luck", "right", "right"],
-  ]
-  prm = [0.1, 0.5, 0.4, 0.9, 0.8, 0.2, 0.3, 0.1, 0.1, 0.2, 0.3, 0.9]
-  orm = [0.1, 0.2, 0.3, 0.9, 0.1, 0.2, 0.3, 0.1, 0.9, 0.1, 0.1, 0.1]
-  assert _showcase(names, prm, orm) == [
-    ("prm", "fooled"),  # of the second problem
-    ("", "late"),  # of the first: ranked above its other
-    ("", "luck"),
-    ("orm", "found"),
-    ("", "found"),
-    ("prm", "right"),
-    ("orm", "right"),
-  ]
 
 
 def test_samples_are_chosen_by_log_odds_and_calibration_is_of_judged_steps():

@@ -2,15 +2,13 @@
 
 import importlib
 import pathlib
-import re
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from prm_jax import errors
-from prm_jax.reports import html
-from prm_jax.reports import plot
+from prm_jax.evaluation import tables
 from prm_jax.reports import rl_sweep
 from prm_jax.runtime import files
 
@@ -73,13 +71,13 @@ def test_a_band_holds_every_value_of_every_seed_and_the_mean():
 def test_seeds_at_the_same_places_need_no_straight_lines():
   lines = [([0, 5, 9], [1.0, 2.0, 6.0]), ([0, 5, 9], [3.0, 8.0, 6.0])]
   assert rl_sweep.over_seeds(lines) == [
-    *((0, 2, 1, 3, 2), (5, 5, 2, 8, 2), (9, 6, 6, 6, 2)),
+    *((0, 2, 1, 3), (5, 5, 2, 8), (9, 6, 6, 6)),
   ]
 
 
 def test_a_band_is_where_all_of_its_seeds_are():
   lines = [([0, 2], [0.0, 2.0]), ([1, 4], [9.0, 9.0])]
-  assert rl_sweep.over_seeds(lines) == [(1, 5, 1, 9, 2), (2, 5.5, 2, 9, 2)]
+  assert rl_sweep.over_seeds(lines) == [(1, 5, 1, 9), (2, 5.5, 2, 9)]
   assert rl_sweep.over_seeds([*lines, ([], [])]) == rl_sweep.over_seeds(lines)
   assert rl_sweep.over_seeds([([], [])]) == []
 
@@ -122,22 +120,6 @@ def test_a_figure_has_the_values_of_the_chosen_variants(kind, against):
     assert list(line.y) == seed[kind]["accuracy"]
 
 
-def test_a_variant_looks_the_same_in_all_pictures_and_unlike_any_other():
-  names = [f"variant{i}" for i in range(30)]
-  styles = plot.styles({name: name for name in names})
-  kinds = {(x.colour, x.dash, x.marker) for x in styles.values()}
-  assert len(kinds) == 30
-  for i in range(25):
-    near = [styles[name] for name in names[i : i + 6]]
-    assert len({x.marker for x in near}) == 6
-    assert len({x.dash for x in near}) == 6
-  given = runs(*names[:8], seeds=1)
-  colour = styles["variant7"].colour
-  page = rl_sweep.render("One", given, groups={"Last": ["variant7"]})
-  drawn = re.findall(r'<g class="(k\d)">\s*<path', page)
-  assert drawn and {*drawn} == {colour}
-
-
 def test_long_curves_are_means_of_updates_and_the_picture_says_so():
   given = {"a": [curves(k, updates=100) for k in range(2)]}
   (panel,) = rl_sweep.figure(given, "prm_score", kind="train").panels
@@ -146,7 +128,10 @@ def test_long_curves_are_means_of_updates_and_the_picture_says_so():
 
 def test_one_seed_has_no_band_and_nothing_speaks_of_one():
   given = runs("a", "b", seeds=1)
-  assert "bands" not in rl_sweep.render("One", given)
+  page = rl_sweep.page("One", given)
+  assert "bands" not in page.lead + "".join(
+    x.x_label for section in page.sections for x in section.panels
+  )
   assert not lines(rl_sweep.figure(given, "accuracy"))["a"].low
   band = lines(rl_sweep.figure(runs("a"), "accuracy"))["a"]
   assert all(a <= b <= c for a, b, c in zip(band.low, band.y, band.high))
@@ -171,50 +156,41 @@ def test_what_cannot_be_drawn_is_refused_in_one_line(variants, metric, said):
   assert "\n" not in str(e.value)
 
 
-def test_a_page_draws_what_its_variants_have_and_no_more(tmp_path):
-  given = runs("a", "<b>")
-  path = tmp_path / "page.html"
-  groups = {"First": ["a", "<b>", "not yet"], "None": ["not yet"]}
-  page = rl_sweep.render("A <title>", given, groups=groups)
-  html.write(path, page)
-  assert path.read_text() == page
-  titles = re.findall(r'role="img" aria-label="([^"]*)"', page)
-  assert titles == [
-    "right answers (held out, greedy) against updates",
-    "right answers (held out, greedy) against sampled tokens",
-    "right answers (samples) against updates",
-    "PRM&#39;s mean score of a step (samples) against updates",
+def test_a_page_draws_what_its_variants_have_and_no_more():
+  given = runs("a", "b")
+  groups = {"First": ["a", "b", "not yet"], "None": ["not yet"]}
+  page = rl_sweep.page("A title", given, groups=groups)
+  assert [x.title for x in page.sections] == [
+    "Results of each variant",
+    "First",
   ]
-  assert "<h2>First</h2>" in page and "<h2>None</h2>" not in page
-  assert "<b>" not in page and "A &lt;title&gt;" in page
-  assert rl_sweep.render("A <title>", given, groups=groups) == page
+  panels = [x for x in page.sections[1].panels if x.lines]
+  assert [(x.y_label, x.x_label.partition(";")[0]) for x in panels] == [
+    ("right answers, % (held out, greedy)", "updates"),
+    ("right answers, % (held out, greedy)", "sampled tokens"),
+    ("right answers, % (samples)", "updates"),
+    ("PRM's mean score of a step (samples)", "updates"),
+  ]
 
 
 def test_a_page_says_what_each_variant_is_and_links_to_more():
-  about = dict(a=("Says <this>.", "x.md#a"), later=("Not yet.", "y.md"))
-  page = rl_sweep.render("Why?", runs("a", "b"), about=about)
-  assert '<a href="x.md#a">a</a>:</dt> <dd>Says &lt;this&gt;.</dd>' in page
-  assert page.count("<a ") == 1
+  about = dict(a=("Says this.", "x.md#a"), later=("Not yet.", "y.md"))
+  page = rl_sweep.page("Why?", runs("a", "b"), about=about)
+  told = [(x.name, x.text, x.address) for x in page.sections[0].facts]
+  assert told == [("a", "Says this.", "x.md#a")]
 
 
-def test_the_table_has_the_last_and_first_of_each_variant_over_its_seeds():
+def test_the_table_has_the_last_of_each_variant_over_its_seeds():
   given = runs("a") | {"b": [curves(7)]}
-  head, body = rl_sweep.table(given)
+  head, *body = tables.texts(rl_sweep.table(given))
   assert head == [
-    *("seeds", "updates", "M tokens", "right answers, %", "PRM's score"),
+    *("", "seeds", "updates", "sampled tokens", "right answers, %"),
+    "PRM's score",
   ]
-  first, last = (
-    [100 * c["eval"]["accuracy"][place] for c in given["a"]]
-    for place in (0, -1)
-  )
-  assert body["a"][3].text == f"{np.mean(last):.1f}"
-  assert body["a"][3].small.replace("\N{NO-BREAK SPACE}", " ").split("\n") == [
-    f"{min(last):.1f} to {max(last):.1f}",
-    f"from {np.mean(first):.1f}",
-  ]
-  tokens = sum(given["b"][0]["train"]["sampled_tokens"]) / 1e6
-  texts = [(cell.text, cell.small) for cell in body["b"][:3]]
-  assert texts == [("1", ""), ("12", ""), (f"{tokens:.2f}", "")]
+  last = [100 * c["eval"]["accuracy"][-1] for c in given["a"]]
+  assert body[0][4] == f"{np.mean(last):.1f} [{min(last):.1f}, {max(last):.1f}]"
+  tokens = sum(given["b"][0]["train"]["sampled_tokens"])
+  assert body[1][:4] == ["b", "1", "12", f"{tokens:,}"]
 
 
 # --- The experiments --------------------------------------------------------
@@ -244,12 +220,13 @@ def test_an_experiments_pictures_are_of_the_points_that_there_are(
   testbed.pictures(points, output, **words)
   # No evaluation has a faithful accuracy.
   names = {p.name for p in tmp_path.iterdir()}
-  assert names == {"found.json", "found.svg", "found.html"}
+  assert names == {"found.json", "found.svg", "found_pages"}
   svg = ElementTree.parse(tmp_path / "found.svg")
   assert {"A", "B"} <= {text.text for text in svg.iter(f"{SVG}text")}
-  page = (tmp_path / "found.html").read_text()
-  assert "<pre>python x.py</pre>" in page
-  assert '<a href="b.md">B</a>' in page
+  shown = (tmp_path / "found_pages/data/index.js").read_text()
+  for words in ('"name":"found"', '"title":"Why?"', "python x.py", '"b.md"'):
+    assert words in shown
+  assert '"points"' not in shown
 
 
 @pytest.mark.parametrize("name", ["rl_rewards", "rl_algorithms"])
@@ -262,9 +239,9 @@ def test_every_variant_that_is_drawn_has_a_sentence_and_a_link(
   assert experiment.ABOUT.keys() == drawn
   for text, link in experiment.ABOUT.values():
     page, _, section = link.partition("#")
-    lines = (
-      (EXPERIMENTS.parent / "docs/results" / page).read_text().splitlines()
-    )
+    # The address is one from docs/results/NAME_pages.
+    there = EXPERIMENTS.parent / "docs" / page.removeprefix("../../")
+    lines = there.read_text().splitlines()
     titles = {x[3:].lower().replace(" ", "-") for x in lines if x[:3] == "## "}
     assert text.endswith(".") and section in titles
 

@@ -505,8 +505,10 @@ def test_the_train_command_runs_a_config_of_reinforcement_learning(
   assert (workdir / chat).read_text() == "{{ messages }}"
   config = json.loads((workdir / "config.json").read_text())
   assert config["program"] == "rl" and config["monitor"]["action"] == "warn"
-  assert f"report: {workdir / 'report.html'}" in capsys.readouterr().out
-  assert "A policy after 1 update<" in (workdir / "report.html").read_text()
+  report = workdir / "report"
+  assert f"report: {report / 'index.html'}" in capsys.readouterr().out
+  shown = (report / "data/index.js").read_text()
+  assert "A policy after 1 update " in shown and '"samples"' in shown
   assert main.main([*command, "--config.credit.baseline=best"]) == 1
   assert "credit.baseline='best'" in capsys.readouterr().err
   assert main.main([*command, "--help"]) == 0

@@ -9,11 +9,10 @@ import sys
 import pytest
 
 from prm_jax import errors
-from prm_jax.demo import demo_run
 from prm_jax.huggingface import model_card
-from prm_jax.reports import rl_records
 from prm_jax.runtime import checked_lines
 from prm_jax.training import metrics_log
+from prm_jax.view import view_inputs
 
 
 def _write(path, steps):
@@ -81,11 +80,10 @@ def test_what_a_resumed_run_keeps_its_readers_take(tmp_path):
 @pytest.mark.parametrize(
   "read",
   [
-    rl_records.read,
-    demo_run.learning_curve,
+    lambda workdir: view_inputs.read([workdir]),
     lambda workdir: model_card.facts_of_run(workdir, 2),
   ],
-  ids=["page of a run", "demo", "model card"],
+  ids=["page of a run", "model card"],
 )
 def test_no_reader_takes_a_record_twice(tmp_path, read):
   path = tmp_path / "metrics.jsonl"

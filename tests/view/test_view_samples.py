@@ -36,7 +36,7 @@ def test_every_kind_of_file_in_a_folder_is_found_and_others_are_left_out(
   inputs = view_inputs.read([view_files.folder(tmp_path / "f")])
   assert {k: len(x) for k, x in inputs.solutions.items()} == {"solutions": 5}
   assert {k: len(x) for k, x in inputs.scores.items()} == {"a_scores": 5}
-  assert {k: len(x) for k, x in inputs.runs.items()} == {"run": 4}
+  assert {k: len(x.records) for k, x in inputs.runs.items()} == {"run": 4}
   assert [*inputs.evaluations] == ["other"]
 
 

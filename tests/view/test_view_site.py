@@ -15,7 +15,6 @@ from prm_jax import errors
 from prm_jax.cli import main
 from prm_jax.view import site
 from prm_jax.view import view_inputs
-from prm_jax.view import view_runs
 from prm_jax.web import assets
 
 HOSTILE = (
@@ -26,6 +25,10 @@ HOSTILE = (
   "\U0001f600 \u0661 \u202e",
   "__proto__",
 )
+
+
+def pages_css():
+  return (pathlib.Path(site.__file__).parent / "static/view.css").read_bytes()
 
 
 def pages(*paths):
@@ -143,32 +146,27 @@ def test_a_script_of_long_samples_has_fewer_of_them(tmp_path):
   assert len(view_files.window(made)[1]["samples"]) == 5
 
 
-def test_curves_are_means_of_what_is_known_and_few():
-  records = [
-    dict(step=i, kind="train", a=float(i), b=None, c=True) for i in range(1_000)
-  ]
-  records += [dict(step=999, kind="eval", a=7.0, z=float("nan"))]
-  (curve,) = view_runs.curves(records)
-  train, held_out = curve["lines"]
-  assert (curve["name"], train["kind"], held_out["kind"]) == (
-    "a",
-    "train",
-    "eval",
+def test_colours_of_lines_stand_out_from_the_paper_in_both_modes():
+  styles = [assets.read("base.css")[0], pages_css()]
+  light, dark = zip(
+    *(x.decode().split("@media (prefers-color-scheme: dark)") for x in styles)
   )
-  assert held_out["points"] == [[999, 7]]
-  assert len(train["points"]) == view_runs.MAX_POINTS
-  assert all(x == y for x, y in train["points"])
-  assert train["points"][0] == [2, 2]
 
+  def luminance(colour):
+    colour = "".join(2 * c for c in colour) if len(colour) == 3 else colour
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    r, g, b = (
+      c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts
+    )
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
-def test_an_evaluation_is_lines_of_names_and_texts():
-  results = dict(a=dict(b=[0.5, [1, None]], c={}), d=None, e="x")
-  assert dict(view_runs.lines(results)) == {
-    "a.b": "0.5, (1, –)",
-    "a.c": "{}",
-    "d": "–",
-    "e": "x",
-  }
+  for mode in map("".join, (light, dark)):
+    paper = luminance(re.search(r"--paper: #(\w+)", mode)[1])
+    colours = re.findall(r"\.k\d { color: #(\w+)", mode)
+    assert len({*colours}) == 10
+    for colour in map(luminance, colours):
+      low, high = sorted((colour, paper))
+      assert (high + 0.05) / (low + 0.05) >= 4.5
 
 
 # --- Folders and the command -------------------------------------------------

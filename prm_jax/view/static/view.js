@@ -7,10 +7,10 @@
   const { count, index, link, number, page, place } = view;
 
   const KINDS = {
+    evaluations: ["Evaluations", index.evaluations.length, view.pages.evaluation],
+    runs: ["Runs", index.runs.length, view.pages.run],
     samples: ["Samples", count("samples"), view.samples.all],
     searches: ["Searches", count("searches"), view.searches.all],
-    runs: ["Runs", index.runs.length, view.runs.run],
-    evaluations: ["Evaluations", index.evaluations.length, view.runs.evaluation],
   };
   const ONE = { sample: ["samples", view.samples.one], search: ["searches", view.searches.one] };
   let isFirst = true;

@@ -76,7 +76,7 @@ const view = (() => {
 
   function facts(pairs) {
     return el("dl", { class: "facts" }, ...pairs.flatMap(([name, value]) => [
-      el("dt", {}, prm.visible(String(name))),
+      el("dt", {}, typeof name === "string" ? prm.visible(name) : name),
       el("dd", { class: "text" }, prm.visible(String(value)))]));
   }
 
@@ -103,7 +103,7 @@ const view = (() => {
     const body = rows.map((row) => el("tr", {}, ...columns.map((x) => {
       const shown = x.cell(row);
       return el("td", { class: x.number ? "number" : x.css },
-        ...(typeof shown === "string" ? named(shown) : [shown]));
+        ...(typeof shown !== "string" ? [shown] : x.number ? [prm.visible(shown)] : named(shown)));
     })));
     return scrolling(label, el("table", {},
       el("caption", { class: "hidden" }, label),
@@ -172,7 +172,7 @@ const view = (() => {
 
   return {
     address, by, chunk, control, count, facts, fold, index, item, keys, link, mark,
-    neighbours, number, outcomeMark, page, place, rowsOf, select, short, sortOf, table,
+    named, neighbours, number, outcomeMark, page, place, rowsOf, select, short, sortOf, table,
     THRESHOLD,
   };
 })();

@@ -1,0 +1,120 @@
+"""Runs and evaluations as pages of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any
+
+from prm_jax import errors
+from prm_jax.evaluation import figures
+from prm_jax.evaluation import results as results_lib
+from prm_jax.evaluation import views
+from prm_jax.reports import curves
+from prm_jax.reports import demo_page
+from prm_jax.reports import result_page
+from prm_jax.reports import rl_page
+
+# A curve has no more points: means of successive records, if needed.
+MAX_POINTS = 200
+# What comes of a file that a command of another version wrote, or a person.
+_NOT_OURS = (LookupError, TypeError, ValueError, AttributeError)
+
+
+def of_run(
+  records: Sequence[Mapping[str, Any]], details: Mapping[str, Any]
+) -> result_page.Page:
+  """Returns the page of a run: what its kind has to say, and all metrics.
+
+  Args:
+    records: The records of metrics.jsonl.
+    details: What environment.json says of the run, or nothing.
+  """
+  page = result_page.Page(sections=[result_page.made(details)])
+  if rl_page.is_rl(records):
+    try:
+      page = rl_page.page(records, details)
+    except (errors.InputError, *_NOT_OURS) as e:
+      # A record of another version, which has its metrics all the same.
+      page = result_page.Page(lead=f"Only its metrics are shown: {e}.")
+  metrics = result_page.Section(
+    "All metrics", panels=_metrics(records), is_folded=bool(page.title)
+  )
+  if metrics.is_empty and not page.lead:
+    page = result_page.Page(lead="This run has recorded no number yet.")
+  return dataclasses.replace(page, sections=[*page.sections, metrics])
+
+
+def _metrics(records: Sequence[Mapping[str, Any]]) -> list[figures.Panel]:
+  """Returns a picture of each metric, with a line for each kind of record."""
+  names = dict.fromkeys(name for record in records for name in record)
+  kinds = dict.fromkeys(str(record.get("kind")) for record in records)
+  panels = []
+  for name in names:
+    if name in ("step", "kind"):
+      continue
+    lines = []
+    for kind in kinds:
+      pairs = [
+        (record.get("step"), record[name])
+        for record in records
+        if str(record.get("kind")) == kind and record.get(name) is not None
+      ]
+      size = curves.bin_size(len(pairs), MAX_POINTS)
+      lines += curves.lines(kind, curves.bins(pairs, size))
+    panels.append(figures.Panel(name, "step", "", lines, is_share=False))
+  return panels
+
+
+def of_evaluation(evaluation: results_lib.Evaluation) -> result_page.Page:
+  """Returns the page of an evaluation, or of a demo.
+
+  Results of a kind that isn't known are shown as their numbers.
+
+  Args:
+    evaluation: Its results, and its samples if they are there.
+  """
+  results = evaluation.results
+  numbers = {k: x for k, x in results.items() if k not in ("run", "scored_by")}
+  run = {
+    **_mapping(results.get("scored_by")),
+    **_mapping(results.get("run")),
+  }
+  kind = _mapping(run.get("evaluated")).get("kind")
+  every, made = result_page.flat(numbers), result_page.made(run)
+  try:
+    if kind == demo_page.KIND:
+      page = demo_page.page(results)
+    elif kind in views.OF_KIND:
+      shown = _section(evaluation, views.OF_KIND[kind])
+      page = result_page.Page(sections=[shown, made])
+    else:
+      page = result_page.Page(sections=[made])
+  except _NOT_OURS as e:
+    lead = f"Only its numbers are shown; a command wrote something else: {e!r}"
+    page = result_page.Page(lead=lead, sections=[made])
+  section = result_page.Section(
+    "All numbers", facts=every, is_folded=len(page.sections) > 1
+  )
+  return dataclasses.replace(page, sections=[*page.sections, section])
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+  return value if isinstance(value, Mapping) else {}
+
+
+def _section(
+  evaluation: results_lib.Evaluation, view: views.View
+) -> result_page.Section:
+  """Returns the pictures and the table of an evaluation."""
+  note = ""
+  panels: Sequence[figures.Panel] = ()
+  if evaluation.samples or view is views.BEST_OF_N:
+    panels = view.figure(evaluation).panels
+  else:
+    note = (
+      "Its samples, which the pictures are drawn of, aren't beside it as they"
+      " were written."
+    )
+  table = view.table(evaluation.results)
+  return result_page.Section("Results", panels=panels, table=table, note=note)
