@@ -20,12 +20,13 @@ class Metric(NamedTuple):
     return f"{self.label}, {self.unit}" if self.unit else self.label
 
   @property
-  def scale(self) -> float:
-    return 100 if self.unit == "%" else 1
+  def is_share(self) -> bool:
+    return self.unit == "%"
 
   def text(self, value: float) -> str:
-    number = f"{self.scale * value:{self.digits}}"
-    return f"{number} %" if self.unit == "%" else number
+    if self.is_share:
+      return f"{100 * value:{self.digits}} %"
+    return f"{value:{self.digits}}"
 
 
 METRICS = dict(

@@ -286,7 +286,7 @@ def _each(records, names) -> list[figures.Panel]:
     figures.Panel(
       *(rl_metrics.METRICS[name].axis, "update", ""),
       _lines(records, name, rl_metrics.METRICS[name].label),
-      is_share=rl_metrics.METRICS[name].unit == "%",
+      is_share=rl_metrics.METRICS[name].is_share,
       holds=() if name in _RETURNS else (0,),
     )
     for name in names

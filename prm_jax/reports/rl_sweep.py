@@ -236,7 +236,7 @@ def _panel(
     *("", _AXES[against] + means + bands),
     f"{described.axis} ({_KINDS[kind]})",
     lines,
-    is_share=described.unit == "%",
+    is_share=described.is_share,
     holds=(0,),
   )
 

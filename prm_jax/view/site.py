@@ -49,6 +49,8 @@ def pages(
     The content of each file by its path; equal inputs have equal bytes.
   """
   made = {name: (_STATIC / name).read_bytes() for name in _OWN}
+  page = made["index.html"].replace(b"POLICY", assets.POLICY.encode())
+  made["index.html"] = page
   made |= {name: assets.read(name)[0] for name in _SHARED}
   samples = view_samples.build(inputs)
   source = view_samples.truth(samples)

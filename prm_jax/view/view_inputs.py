@@ -283,10 +283,12 @@ def _scores_of(
   record: Mapping[str, Any], where: str, name: str, num_steps: int
 ) -> Iterator[tuple[str, schema.StepScores]]:
   """Yields the models' names and scores in a solution's record."""
-  told, masks = record.get(_OWN), record.get("judged")
-  # Of several models both are by the model's name.
+  # Of several models all are by the model's name.
+  told, masks, odds = (
+    record.get(field) for field in (_OWN, "judged", "step_logits")
+  )
   given = dict(told) if isinstance(told, dict) else {}
-  masks = masks if isinstance(masks, dict) else {name: masks}
+  masks, odds = (x if isinstance(x, dict) else {name: x} for x in (masks, odds))
   for field in _fields_of(record) if not given else ():
     if field == _OWN:
       given[name] = record[field]
@@ -302,7 +304,18 @@ def _scores_of(
     mask = masks.get(model)
     fits = isinstance(mask, list) and len(mask) == num_steps
     judged = tuple(x is not False for x in mask or ()) if fits else ()
-    yield model, schema.StepScores(tuple(map(float, scores)), judged=judged)
+    logits = _numbers(odds.get(model), num_steps)
+    yield (
+      model,
+      schema.StepScores(tuple(map(float, scores)), logits, judged=judged),
+    )
+
+
+def _numbers(value: Any, num: int) -> tuple[float, ...] | None:
+  """Returns a list of so many numbers; None for anything else."""
+  if not isinstance(value, list) or len(value) != num:
+    return None
+  return tuple(map(float, value)) if all(map(_is_number, value)) else None
 
 
 def _fields_of(record: Mapping[str, Any]) -> list[str]:
@@ -324,9 +337,12 @@ def _fields_of(record: Mapping[str, Any]) -> list[str]:
   ]
 
 
+def _is_number(value: Any) -> bool:
+  return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _is_share(value: Any) -> bool:
-  is_number = isinstance(value, int | float) and not isinstance(value, bool)
-  return is_number and 0 <= value <= 1
+  return _is_number(value) and 0 <= value <= 1
 
 
 _READERS = dict(

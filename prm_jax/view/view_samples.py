@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
 import json
+import math
 import os
 import pathlib
 from typing import Any
@@ -273,6 +274,7 @@ def content(sample: Sample, source: str | None) -> dict[str, Any]:
         name=name,
         scores=list(row_.scores),
         judged=list(row_.judged),
+        logits=_logits(row_),
         kind=judged.kind,
         text=judged.text,
       )
@@ -293,6 +295,13 @@ def content(sample: Sample, source: str | None) -> dict[str, Any]:
       if value is not None and value != ""
     ],
   )
+
+
+def _logits(scores: schema.StepScores) -> list[float | None] | None:
+  """Returns the log-odds, if a score is so near 0 or 1 that it lost its own."""
+  if scores.logits is None or not {0.0, 1.0} & {*scores.scores}:
+    return None
+  return [x if math.isfinite(x) else None for x in scores.logits]
 
 
 def _judge(

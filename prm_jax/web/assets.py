@@ -25,15 +25,17 @@ NAMES = tuple(
     if path.suffix in TYPES
   )
 )
-# Nothing from elsewhere, no script in the page, and no page around it. Of files
-# that are opened without a server, the page itself says so.
+# Nothing from elsewhere, and no script in the page. Of files that are opened
+# without a server, the page itself says so.
 POLICY = (
   "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self';"
-  " connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'"
+  " img-src data:; base-uri 'none'; form-action 'none'"
 )
+# A page of a server asks that server, and no page is around it.
+_SERVED = f"{POLICY}; connect-src 'self'; frame-ancestors 'none'"
 HEADERS = types.MappingProxyType(
   {
-    "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
+    "Content-Security-Policy": _SERVED,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",

@@ -218,3 +218,23 @@ def test_a_score_is_read_with_its_step(opened, url):
   second = read.index("step", read.index("step") + 1)
   assert read[second : second + 3] == ["step", "2", "then"]
   assert "0.200" in read[second : second + 8]
+
+
+def test_log_odds_are_the_models_own_where_a_score_rounds_to_1(
+  opened, tmp_path
+):
+  view_files.write(
+    tmp_path / "files" / "s.jsonl",
+    view_files.solution(
+      "a",
+      steps=["so", "then"],
+      step_scores=dict(prm=[0.5, 1.0], other=[0.5, 1.0]),
+      step_logits=dict(prm=[0.0, 18.25]),
+    ),
+  )
+  made = site.pages(view_inputs.read([tmp_path / "files"]))
+  with pages.serving(made, tmp_path / "pages") as address:
+    for model, odds in dict(prm="+18.25", other="+\N{INFINITY}").items():
+      page = opened(f"{address}#sample/a?model={model}")
+      page.locator(".step").nth(1).focus()
+      assert f"score 1.000, log-odds {odds}" in page.inner_text("main")

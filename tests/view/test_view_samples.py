@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 
 import hostile_json
 import pytest
@@ -12,6 +13,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import judgement
 from prm_jax.runtime import checked_lines
+from prm_jax.view import site
 from prm_jax.view import view_inputs
 from prm_jax.view import view_samples
 
@@ -293,3 +295,34 @@ def test_a_label_is_what_the_record_says():
   assert of(extra=dict(label=-1)) == (1.0, 1.0)
   assert of(extra=dict(label=0)) == (0.0, None)
   assert of(extra=dict(label=2)) is None and of(extra=dict(label="0")) is None
+
+
+def test_scores_that_round_to_1_bring_their_log_odds(tmp_path):
+  """Of one model and of several, in solutions and in scores alone."""
+  several = dict(
+    step_scores=dict(prm=[0.5, 1.0], orm=[0.25, 0.75]),
+    step_logits=dict(prm=[0.0, 18.0], orm=[-1.1, 1.1]),
+  )
+  view_files.write(
+    tmp_path / "s.jsonl",
+    view_files.solution("a", steps=["so", "then"], **several),
+    view_files.solution(
+      "b", steps=["so"], step_scores=[1.0], step_logits=["18"]
+    ),
+  )
+  odds = math.log(4)
+  view_files.write(
+    tmp_path / "c_scores.jsonl",
+    dict(id="c", step_scores=[1.0, 0.8], step_logits=[40.0, odds]),
+  )
+  made = site.pages(view_inputs.read([tmp_path]))
+  _, items = view_files.window(made)
+  found = {
+    x["name"]: x["logits"] for y in items["samples"] for x in y["models"]
+  }
+  assert found == {
+    "prm": [0.0, 18.0],
+    "orm": None,
+    "s": None,
+    "c_scores": [40.0, odds],
+  }

@@ -117,11 +117,12 @@ const prm = (() => {
 
   const shown = (score) => score.toFixed(3);
 
-  /** Returns a score's log-odds, with its sign. */
-  function logOdds(score) {
-    if (score <= 0) return "\u2212\u221e";
-    if (score >= 1) return "+\u221e";
-    const odds = Math.log(score / (1 - score));
+  /** Returns a score's log-odds, with their sign: the model's own if they are known. */
+  function logOdds(model, i) {
+    const own = model.logits && model.logits[i];
+    const score = model.scores[i];
+    const odds = typeof own === "number" ? own : Math.log(score / (1 - score));
+    if (!Number.isFinite(odds)) return `${odds < 0 ? "\u2212" : "+"}\u221e`;
     return (odds < 0 ? "\u2212" : "+") + Math.abs(odds).toFixed(2);
   }
 
@@ -161,7 +162,7 @@ const prm = (() => {
     if (!has(model, i)) return `${model.name}: no score`;
     const score = model.scores[i];
     const judged = isJudged(model, i) ? "" : ", not judged: it isn't trained for this step";
-    return `${model.name}: score ${shown(score)}, log-odds ${logOdds(score)}${judged}`;
+    return `${model.name}: score ${shown(score)}, log-odds ${logOdds(model, i)}${judged}`;
   }
 
   function chip(model, i, threshold) {
@@ -223,5 +224,5 @@ const prm = (() => {
     return list;
   }
 
-  return { colour, element, text, visible, pieces, stepList, verdict, firstDoubted, logOdds, shown };
+  return { colour, element, text, visible, pieces, stepList, verdict, firstDoubted, shown };
 })();
