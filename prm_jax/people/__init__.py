@@ -1,0 +1,1 @@
+"""Labels of steps by people: what they judge, how it is kept, what is next."""

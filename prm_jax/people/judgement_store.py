@@ -1,0 +1,244 @@
+"""Judgements on disk: durable before anybody is told that they are kept.
+
+An SQLite file in WAL mode with full synchronisation: what `add` has returned
+stays through a kill or a loss of power. Events have ids that their writers
+make, so one that is sent again is kept once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import json
+import sqlite3
+import threading
+from typing import Any, NamedTuple
+
+from prm_jax import errors
+from prm_jax.people import judgements
+from prm_jax.runtime import files
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS events (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  id TEXT NOT NULL UNIQUE,
+  annotator TEXT NOT NULL,
+  item TEXT NOT NULL,
+  at REAL NOT NULL,
+  seconds REAL NOT NULL,
+  event TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS of_item ON events (annotator, item, number);
+CREATE TABLE IF NOT EXISTS given (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  annotator TEXT NOT NULL,
+  item TEXT NOT NULL,
+  why TEXT NOT NULL,
+  at REAL NOT NULL,
+  UNIQUE (annotator, item)
+);
+"""
+_VERSION = 1
+
+
+class Kept(NamedTuple):
+  """An event that is kept.
+
+  Args:
+    number: Its place among all.
+    id: The id that its writer made.
+    annotator: Who judged.
+    item: The id of the item.
+    at: When it was kept, in seconds since 1970.
+    seconds: How long the person worked for it, without idle time.
+    event: What it says; see judgements.
+  """
+
+  number: int
+  id: str
+  annotator: str
+  item: str
+  at: float
+  seconds: float
+  event: dict[str, Any]
+
+
+class Given(NamedTuple):
+  """An item that was given to a person.
+
+  Args:
+    annotator: The person.
+    item: The id of the item.
+    why: What it was given for; see work_queue.
+  """
+
+  annotator: str
+  item: str
+  why: str
+
+
+class Conflict(errors.InputError):
+  """An event follows other events than those that are kept."""
+
+
+class Unkept(errors.InputError):
+  """The file can't be used, so nothing is kept."""
+
+
+class JudgementStore:
+  """The judgements of a folder.
+
+  Args:
+    path: The SQLite file, which is made if it isn't there.
+
+  Raises:
+    InputError: It is of another version.
+    Unkept: It is no such file, or can't be written.
+  """
+
+  def __init__(self, path: files.PathLike):
+    self._path = path
+    self._lock = threading.Lock()
+    with self._errors():
+      self._db = sqlite3.connect(path, check_same_thread=False, timeout=30)
+      # Transactions are begun and ended by hand.
+      self._db.isolation_level = None
+      self._db.execute("PRAGMA journal_mode=WAL")
+      self._db.execute("PRAGMA synchronous=FULL")
+      (version,) = self._db.execute("PRAGMA user_version").fetchone()
+      if version == 0:
+        self._db.executescript(_TABLES)
+        self._db.execute(f"PRAGMA user_version={_VERSION}")
+      elif version != _VERSION:
+        raise errors.InputError(
+          f"{path}: is of another version of prm_jax ({version} instead of"
+          f" {_VERSION}); export it by the one that wrote it"
+        )
+
+  def close(self) -> None:
+    """Ends the use of the file."""
+    with self._lock:
+      self._db.close()
+
+  def events(
+    self, annotator: str | None = None, item: str | None = None
+  ) -> list[Kept]:
+    """Returns events in the order in which they were kept.
+
+    Args:
+      annotator: Only this person's.
+      item: Only those of this item.
+    """
+    with self._lock, self._errors():
+      return self._events(annotator, item)
+
+  def add(
+    self,
+    item: judgements.Item,
+    annotator: str,
+    event: judgements.Event,
+    *,
+    id: str,
+    after: int,
+    seconds: float,
+    at: float,
+  ) -> tuple[Kept, judgements.State]:
+    """Keeps an event; returns it and what the person says after it.
+
+    An event whose id is kept already is not kept again, and comes back as it
+    was.
+
+    Args:
+      item: The item.
+      annotator: Who judges.
+      event: What is said.
+      id: The id that the writer made.
+      after: The number of the last event of this person on this item that the
+        writer knew of; 0 for none. So of two tabs that judge at once the second
+        is told.
+      seconds: How long the person worked for it.
+      at: Now, in seconds since 1970.
+
+    Raises:
+      InputError: The event doesn't fit what stands; nothing is kept.
+      Unkept: The file can't be written.
+      Conflict: Another event came in between, or the id is of another event.
+    """
+    with self._lock, self._errors(), self._transaction():
+      before = self._events(annotator, item.id)
+      same = [x for x in before if x.id == id]
+      if same:
+        if same[0].event != event:
+          raise Conflict(f"event {id}: is kept already and says something else")
+        return same[0], judgements.state_of(item, [x.event for x in before])
+      last = before[-1].number if before else 0
+      if last != after:
+        raise Conflict(
+          f"item {item.id!r}: judged elsewhere in between; load it again"
+        )
+      state = judgements.check(item, [x.event for x in before], event)
+      try:
+        added = self._db.execute(
+          "INSERT INTO events (id, annotator, item, at, seconds, event)"
+          " VALUES (?, ?, ?, ?, ?, ?)",
+          (id, annotator, item.id, at, seconds, json.dumps(event)),
+        )
+      except sqlite3.IntegrityError:
+        raise Conflict(f"event {id}: the id is of another item") from None
+      assert added.lastrowid is not None
+      number = added.lastrowid
+      kept = Kept(number, id, annotator, item.id, at, seconds, dict(event))
+    return kept, state
+
+  def given(self) -> list[Given]:
+    """Returns all items that were given, in their order."""
+    with self._lock, self._errors():
+      rows = self._db.execute(
+        "SELECT annotator, item, why FROM given ORDER BY number"
+      )
+      return [Given(*row) for row in rows]
+
+  def give(self, given: Given, at: float) -> None:
+    """Keeps that an item was given to a person; once.
+
+    Args:
+      given: What was given.
+      at: Now, in seconds since 1970.
+    """
+    with self._lock, self._errors(), self._transaction():
+      self._db.execute(
+        "INSERT OR IGNORE INTO given (annotator, item, why, at)"
+        " VALUES (?, ?, ?, ?)",
+        (*given, at),
+      )
+
+  def _events(self, annotator: str | None, item: str | None) -> list[Kept]:
+    rows = self._db.execute(
+      "SELECT number, id, annotator, item, at, seconds, event FROM events"
+      " WHERE (?1 IS NULL OR annotator = ?1) AND (?2 IS NULL OR item = ?2)"
+      " ORDER BY number",
+      (annotator, item),
+    )
+    return [Kept(*row[:-1], json.loads(row[-1])) for row in rows]
+
+  @contextlib.contextmanager
+  def _transaction(self) -> Iterator[None]:
+    """Keeps all of it or nothing."""
+    # Another process that writes is waited for.
+    self._db.execute("BEGIN IMMEDIATE")
+    try:
+      yield
+    except BaseException:
+      self._db.execute("ROLLBACK")
+      raise
+    self._db.execute("COMMIT")
+
+  @contextlib.contextmanager
+  def _errors(self) -> Iterator[None]:
+    try:
+      yield
+    except (sqlite3.Error, OSError) as e:
+      raise Unkept(
+        f"{self._path}: can't be used for judgements: {e}; check the folder and"
+        " its free space"
+      ) from e

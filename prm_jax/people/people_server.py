@@ -1,0 +1,152 @@
+"""The labelling page over HTTP.
+
+Every request for work has a key in a header, which no other site's page can
+send: so no request can be forged. Names, keys and texts are never logged.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+from typing import Any
+import urllib.parse
+
+from prm_jax.people import desk as desk_lib
+from prm_jax.people import judgement_store
+from prm_jax.runtime import listening
+from prm_jax.web import assets
+
+PAGE = "people.html"
+_ROUTE = "/v1/label/"
+_MOST_BYTES = 1 << 20
+# A browser that doesn't say within so long what it wants is let go.
+_WAIT_S = 30
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+  """Answers a browser."""
+
+  timeout = _WAIT_S
+  protocol_version = "HTTP/1.1"
+  server: PeopleServer
+
+  def do_GET(self) -> None:
+    """Sends the page, one of its files, or work."""
+    path = self.path.partition("?")[0]
+    if path.startswith(_ROUTE):
+      self._answer(self._get, path.removeprefix(_ROUTE))
+      return
+    name = path.removeprefix("/") or PAGE
+    if name not in assets.NAMES:
+      self._send(404, b"no such page\n", "text/plain; charset=utf-8")
+      return
+    self._send(200, *assets.read(name))
+
+  def do_POST(self) -> None:
+    """Keeps a judgement."""
+    path = self.path.partition("?")[0]
+    self._answer(self._post, path.removeprefix(_ROUTE))
+
+  def _get(self, annotator: str, rest: str) -> Any:
+    desk = self.server.desk
+    if rest == "next":
+      return desk.next(annotator)
+    kind, _, id = rest.partition("/")
+    if kind != "items":
+      raise desk_lib.Refused(404, "no such route")
+    return desk.item(annotator, urllib.parse.unquote(id))
+
+  def _post(self, annotator: str, rest: str) -> Any:
+    body = self._body()
+    if rest != "events":
+      raise desk_lib.Refused(404, "no such route")
+    return self.server.desk.add(annotator, body)
+
+  def _body(self) -> Any:
+    length = self.headers.get("Content-Length", "")
+    if not length.isascii() or not length.isdigit():
+      raise desk_lib.Refused(411, "the body has no length")
+    if int(length) > _MOST_BYTES:
+      self.close_connection = True
+      raise desk_lib.Refused(413, f"the body has more than {_MOST_BYTES} bytes")
+    try:
+      return json.loads(self.rfile.read(int(length)))
+    except (ValueError, RecursionError):
+      raise desk_lib.Refused(400, "the body is no JSON") from None
+
+  def _answer(self, route: Any, rest: str) -> None:
+    """Answers in JSON by a route, which has the name of the person."""
+    try:
+      key = self.headers.get("Authorization", "").removeprefix("Bearer ")
+      annotator = self.server.desk.annotator(key)
+      status, said = 200, route(annotator, rest)
+    except desk_lib.Refused as e:
+      status, said = e.status, dict(error=str(e))
+      # What a refused request still sends isn't the next one.
+      self.close_connection = True
+    except judgement_store.Unkept as e:
+      self.server.say(str(e))
+      status, said = 503, dict(error="not kept: the server can't write")
+      self.close_connection = True
+    text = json.dumps(said).encode()
+    self._send(status, text, "application/json")
+
+  def _send(self, status: int, body: bytes, kind: str) -> None:
+    # A page of another site may name this machine by a name of its own.
+    if self.server.hosts and self.headers.get("Host") not in self.server.hosts:
+      status, body, kind = (
+        421,
+        b"ask by the address that was printed\n",
+        "text/plain",
+      )
+    self.send_response(status)
+    headers = {"Content-Type": kind, "Content-Length": str(len(body))}
+    if self.close_connection:
+      headers["Connection"] = "close"
+    for name, value in (headers | dict(assets.HEADERS)).items():
+      self.send_header(name, value)
+    self.end_headers()
+    self.wfile.write(body)
+
+  def log_message(self, format: str, *args: object) -> None:
+    """Says nothing of requests."""
+    del format, args
+
+
+class PeopleServer(http.server.ThreadingHTTPServer):
+  """Serves the labelling page.
+
+  Args:
+    desk: What gives and keeps work.
+    host: The address to listen at.
+    port: The port; 0 is any that is free.
+    say: Called with what the person who runs the server must know.
+
+  Raises:
+    InputError: The port is taken.
+  """
+
+  daemon_threads = True
+
+  def __init__(
+    self,
+    desk: desk_lib.Desk,
+    host: str,
+    port: int,
+    say: Any = print,
+  ):
+    self.desk, self.say = desk, say
+    super().__init__((host, port), Handler, bind_and_activate=False)
+    self.socket.close()
+    self.socket = listening.listen(host, port)
+    self.server_address = self.socket.getsockname()
+    port = self.server_address[1]
+    self.url = listening.url(host, port)
+    self.hosts: set[str] = set()
+    if listening.is_loopback(host):
+      named = self.url.removeprefix("http://").rpartition(":")[0]
+      self.hosts = {f"{x}:{port}" for x in {named, "localhost", "127.0.0.1"}}
+
+  def handle_error(self, request: object, client_address: object) -> None:
+    """Says nothing of browsers that go before they have read a reply."""
+    del request, client_address

@@ -1,0 +1,137 @@
+"""Which item a person gets next.
+
+In this order: an item that the person has begun; screening items, which come
+first and are known; hidden gold items, spread over the work by chance; and the
+pool. Most of the pool comes by the order that a model gives it. A random part of
+it is kept apart and comes at its own rate, whatever the model says: what it says
+of the whole pool is unbiased. Each draw is a function of the seed, the person
+and how much the person was given, so a restart changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+import dataclasses
+import hashlib
+
+from prm_jax.people import judgement_store
+from prm_jax.runtime import checks
+
+# What an item is given for.
+SCREENING, GOLD, RANDOM, CHOSEN = "screening", "gold", "random", "chosen"
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
+  """How the work is shared among people.
+
+  Args:
+    seed: The seed of all draws.
+    screening: The number of gold items that everyone gets first.
+    gold_share: The share of the further items that are gold, in [0, 1].
+    random_share: The share of the pool that is kept apart, and of the items
+      that are drawn from it, in [0, 1].
+    overlap_share: The share of the pool that `overlap` people judge, in [0, 1];
+      one person judges the rest.
+    overlap: How many people judge an item of this share.
+  """
+
+  seed: int = 0
+  screening: int = 0
+  gold_share: float = 0.1
+  random_share: float = 0.1
+  overlap_share: float = 0.2
+  overlap: int = 2
+
+  def __post_init__(self):
+    shares = ("gold_share", "random_share", "overlap_share")
+    checks.check_shares(self, shares, "")
+    checks.check_counts(self, ("overlap",), "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pool:
+  """The items that there are.
+
+  Args:
+    ranked: The ids of the pool, the most wanted first.
+    gold: The ids of the gold items, the screening ones first.
+  """
+
+  ranked: Sequence[str]
+  gold: Sequence[str] = ()
+
+
+def next_item(
+  design: Design,
+  pool: Pool,
+  given: Sequence[judgement_store.Given],
+  ended: Mapping[str, Collection[str]],
+  annotator: str,
+) -> judgement_store.Given | None:
+  """Returns the item that a person gets next; None if nothing is left.
+
+  Args:
+    design: How the work is shared.
+    pool: The items.
+    given: What was given so far, in its order.
+    ended: The ids of the items that each person has ended.
+    annotator: The person.
+  """
+  own = [x for x in given if x.annotator == annotator]
+  for x in own:
+    if x.item not in ended.get(annotator, ()):
+      return x
+  had = {x.item for x in own}
+  new_gold = [x for x in pool.gold if x not in had]
+  screening = [x for x in pool.gold[: design.screening] if x not in had]
+  if screening:
+    return judgement_store.Given(annotator, screening[0], SCREENING)
+  number = str(len(own))
+  if new_gold and _drawn(design, "gold", annotator, number) < design.gold_share:
+    # Not in the order in which everyone gets it.
+    place = _drawn(design, "which gold", annotator, number)
+    item = new_gold[int(place * len(new_gold))]
+    return judgement_store.Given(annotator, item, GOLD)
+  times = Counter(x.item for x in given)
+  free = [
+    x for x in pool.ranked if x not in had and times[x] < wanted(design, x)
+  ]
+  apart = [x for x in free if is_random(design, x)]
+  chosen = [x for x in free if not is_random(design, x)]
+  at_random = _drawn(design, "random", annotator, number) < design.random_share
+  if apart and (at_random or not chosen):
+    item = min(apart, key=lambda x: _drawn(design, "order", x))
+    return judgement_store.Given(annotator, item, RANDOM)
+  if chosen:
+    return judgement_store.Given(annotator, chosen[0], CHOSEN)
+  return None
+
+
+def is_random(design: Design, item: str) -> bool:
+  """Returns whether an item of the pool is kept apart.
+
+  Args:
+    design: How the work is shared.
+    item: The id of the item.
+  """
+  return _drawn(design, "apart", item) < design.random_share
+
+
+def wanted(design: Design, item: str) -> int:
+  """Returns how many people judge an item of the pool.
+
+  Args:
+    design: How the work is shared.
+    item: The id of the item.
+  """
+  is_shared = _drawn(design, "overlap", item) < design.overlap_share
+  return design.overlap if is_shared else 1
+
+
+def _drawn(design: Design, *names: str) -> float:
+  """Returns a number in [0, 1) that depends on the seed and the names alone."""
+  text = "\0".join((str(design.seed), *names))
+  digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+  return int.from_bytes(digest[:7], "big") / 2**56
