@@ -51,9 +51,9 @@ ifdef ALSO
 	$(BIN)/python -m pytest $(TESTS) $(ALSO)
 endif
 
-# The pages as a person uses them, in chromium, which apt installs if it isn't
-# there.
-browser: $(VENV)/.browser
+# The pages and the site as a person uses them, in chromium, which apt installs
+# if it isn't there.
+browser: $(VENV)/.browser docs
 	@command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } || \
 	  { echo "make browser needs chromium on the PATH; install it, as by: apt-get install chromium" >&2; exit 1; }
 	$(BIN)/python -m pytest -n 2 --dist=worksteal -m browser $(call MARKED,browser)

@@ -29,7 +29,7 @@ _LINK = re.compile(r"\]\(([^)\s#]+)")
 _TO_PAGE = re.compile(r'(href="[^":]+)\.md(?=["#])')
 _KEPT = re.compile(r"<(code|td|th)\b.*?</\1>", re.DOTALL)
 # Outside of tags.
-_WORD = re.compile(r"([^\s<>]*[-/][^\s<>]*)(?![^<]*>)")
+_WORD = re.compile(r"([^\s<>]*[-/|\\][^\s<>]*)(?![^<]*>)")
 _PROBLEM = re.compile(r"\b(WARNING|ERROR|Warning|Error|Traceback)\b")
 
 
@@ -92,9 +92,9 @@ def build() -> None:
 
 
 def mark_words(page: str) -> str:
-  """Returns a built page in which words with - or / in code and tables are elements.
+  r"""Returns a built page whose breakable words of code and tables are elements.
 
-  A browser breaks lines after these characters, and only elements can be kept
+  A browser breaks lines at "-", "/", "|" and "\", and only elements can be kept
   whole.
   """
 

@@ -70,10 +70,10 @@ def check_fits(page: Any) -> None:
         .map((x) => `${x.tagName} ${x.id} ${x.className} ${x.textContent.slice(0, 40)}`);
     }"""
   )
-  assert not wide
+  assert not wide, page.url
   assert page.evaluate(
     "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-  )
+  ), page.url
 
 
 def check_reads(page: Any) -> None:
