@@ -20,6 +20,7 @@ from prm_jax.labelling import consensus
 from prm_jax.labelling import label_judge
 from prm_jax.labelling import label_rollouts
 from prm_jax.labelling import select
+from prm_jax.people import label_people
 from prm_jax.plan import plan
 from prm_jax.reports import compare
 from prm_jax.runtime import doctor
@@ -46,8 +47,9 @@ VERBS: dict[str, type[verbs.Verb]] = {
 # Commands that have kinds, each of them a verb: what they do, and the kinds.
 KINDS: dict[str, tuple[str, dict[str, type[verbs.Verb]]]] = dict(
   label=(
-    "Labels the steps of solutions automatically",
+    "Labels the steps of solutions, by people or automatically",
     dict(
+      people=label_people.LabelPeople,
       monte_carlo=label_rollouts.MonteCarlo,
       omega_prm=label_rollouts.OmegaPRM,
       judge=label_judge.Judge,

@@ -148,12 +148,15 @@ class Desk:
         wasn't given to this person (404), or something else was said in between
         (409).
     """
-    wanted = dict(item=str, event=dict, id=str, after=int, seconds=float)
-    if not isinstance(body, dict) or body.keys() != wanted.keys():
+    kinds = dict(item=str, id=str, after=int, seconds=float)
+    wanted = [*kinds, "event"]
+    if not isinstance(body, dict) or body.keys() != {*wanted}:
       raise Refused(400, f"expected an object of {', '.join(wanted)}")
-    for name, kind in wanted.items():
+    for name, kind in kinds.items():
       if not checks.is_a(body[name], kind):
         raise Refused(400, f"{name} must be {checks.type_name(kind)}")
+    if not isinstance(body["event"], dict):
+      raise Refused(400, "event must be an object")
     if not 0 < len(body["id"]) <= _MOST_ID:
       raise Refused(400, f"id must have 1 to {_MOST_ID} characters")
     item = self._given_item(annotator, body["item"])

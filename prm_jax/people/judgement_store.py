@@ -219,7 +219,7 @@ class JudgementStore:
       " ORDER BY number",
       (annotator, item),
     )
-    return [Kept(*row[:-1], json.loads(row[-1])) for row in rows]
+    return [Kept._make([*head, json.loads(x)]) for *head, x in rows]
 
   @contextlib.contextmanager
   def _transaction(self) -> Iterator[None]:

@@ -16,14 +16,14 @@ import dataclasses
 import hashlib
 
 from prm_jax.people import judgement_store
-from prm_jax.runtime import checks
+from prm_jax.runtime import verbs
 
 # What an item is given for.
 SCREENING, GOLD, RANDOM, CHOSEN = "screening", "gold", "random", "chosen"
 
 
 @dataclasses.dataclass(frozen=True)
-class Design:
+class Design(verbs.Value):
   """How the work is shared among people.
 
   Args:
@@ -37,17 +37,12 @@ class Design:
     overlap: How many people judge an item of this share.
   """
 
-  seed: int = 0
-  screening: int = 0
-  gold_share: float = 0.1
-  random_share: float = 0.1
-  overlap_share: float = 0.2
-  overlap: int = 2
-
-  def __post_init__(self):
-    shares = ("gold_share", "random_share", "overlap_share")
-    checks.check_shares(self, shares, "")
-    checks.check_counts(self, ("overlap",), "")
+  seed: verbs.Seed = 0
+  screening: verbs.Natural = 0
+  gold_share: verbs.Share = 0.1
+  random_share: verbs.Share = 0.1
+  overlap_share: verbs.Share = 0.2
+  overlap: verbs.Count = 2
 
 
 @dataclasses.dataclass(frozen=True)

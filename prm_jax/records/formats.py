@@ -59,6 +59,7 @@ FORMATS = _Modules(
   *("agent_process_bench", "label_studio"),
   jsonl="prm_jax.records.jsonl",
   stepwise=f"{_FOLDER}.trl_stepwise",
+  people="prm_jax.people.people_folder",
 )
 # Their `read` also takes a Counter of what the form can't say, and leaves that
 # out; the others refuse it.

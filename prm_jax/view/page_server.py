@@ -94,7 +94,7 @@ class PageServer(http.server.ThreadingHTTPServer):
     del request, client_address
 
 
-def run(server: PageServer, say_ready: Callable[[], None]) -> None:
+def run(server: http.server.HTTPServer, say_ready: Callable[[], None]) -> None:
   """Answers requests until SIGINT or SIGTERM.
 
   Args:

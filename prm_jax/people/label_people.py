@@ -1,0 +1,182 @@
+"""`prm_jax.LabelPeople`: people judge steps at a page, and all of it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import logging
+import math
+import sys
+from typing import Literal
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.jobs import job_inputs
+from prm_jax.jobs import report
+from prm_jax.jobs import step_scores
+from prm_jax.people import judgements
+from prm_jax.people import work_queue
+from prm_jax.runtime import files
+from prm_jax.runtime import outputs
+from prm_jax.runtime import verbs
+
+_logger = logging.getLogger(__name__)
+
+Order = Literal["convincing", "uncertain", "file"]
+# The name of a person who works alone.
+_ALONE = "me"
+
+
+@dataclasses.dataclass(frozen=True)
+class PeopleJob(verbs.Value):
+  """What people judge, who they are, and where the work is kept.
+
+  Args:
+    input: The solutions to judge.
+    output: The folder of the work; the same one goes on with it.
+    gold: A file of solutions with known ratings or labels, which are hidden
+      among the others.
+    annotators: A file with a name in each line; each gets a link of their own
+      (default: one person, me).
+    host: The address to listen at. Behind one that others can reach, put a
+      server that speaks HTTPS: links have keys.
+    port: The port to listen at; 0 is any that is free.
+  """
+
+  input: job_inputs.Solutions
+  output: verbs.Output
+  gold: verbs.Local | None = None
+  annotators: verbs.Local | None = None
+  host: str = "127.0.0.1"
+  port: int = 8081
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
+  """Lets people judge the steps of solutions at a page in their browsers.
+
+  Args:
+    task: What is asked. first_error: rate steps up to the first wrong one;
+      per_step: rate every step; alternatives: rate what solutions of a problem
+      go on with, take one or write another; pairs: prefer one of two solutions.
+    order: Which come first, of those that aren't drawn at random: convincing
+      (by the model's score, wrong answers first), uncertain (scores near 0.5)
+      or file (default: convincing if there are scores, else file).
+
+  Example:
+    prm-jax label people --input=samples.jsonl --output=labels
+  """
+
+  task: judgements.Task = "first_error"
+  order: Order | None = None
+
+  compiles = True
+
+  def _faults(self) -> Iterator[str]:
+    yield from super()._faults()
+    if self.order not in (None, "file") and not self._has_scores:
+      yield f"`order={self.order}`: give `checkpoint` or `scores`"
+
+  @property
+  def _has_scores(self) -> bool:
+    return self.checkpoint is not None or self.scores is not None
+
+  def run(self, job: PeopleJob) -> None:
+    """Serves the page until SIGINT or SIGTERM.
+
+    Args:
+      job: The files.
+
+    Raises:
+      InputError: The folder holds other work, a file can't be used, or the port
+        is taken.
+    """
+    from prm_jax.people import desk as desk_lib
+    from prm_jax.people import people_folder
+    from prm_jax.people import people_server
+    from prm_jax.records import jsonl
+    from prm_jax.view import page_server
+
+    model = None if self.checkpoint is None else self.checkpoint.folder
+    read = [job.input.stored_at, job.gold, job.annotators, model, self.scores]
+    outputs.check(dict(output=job.output), read, are_folders=True)
+    names = _names(job.annotators)
+    solutions, left_out = job.input.read()
+    report.left_out(left_out)
+    gold = [] if job.gold is None else [*jsonl.read_solutions(job.gold)]
+    design = work_queue.Design(
+      **{
+        x.name: getattr(self, x.name)
+        for x in dataclasses.fields(work_queue.Design)
+      }
+    )
+    folder = people_folder.begin(job.output, self.task, design, solutions, gold)
+    items = folder.items()
+    scores = self._scored(items)
+    golden = people_folder.items_of(self.task, folder.gold())
+    pool = work_queue.Pool(
+      [x.id for x in self._ordered(items, scores)], [x.id for x in golden]
+    )
+    keys = folder.keys(names)
+    desk = desk_lib.Desk(
+      desk_lib.Work(
+        self.task,
+        {x.id: x for x in (*items, *golden)},
+        pool,
+        design,
+        {k: {"model": x.scores} for k, x in scores.items()},
+      ),
+      folder.store(),
+      keys,
+    )
+    server = people_server.PeopleServer(desk, job.host, job.port, _logger.error)
+    links = folder.write_links(server.url, keys)
+
+    def ready() -> None:
+      _logger.info(f"{job.output}: {len(items):,} items, {len(golden):,} gold")
+      _logger.info(f"links: {links}; Ctrl-C ends the command")
+      if len(keys) == 1 and sys.stdout.isatty():
+        # Not into a file that keeps what was printed.
+        print(f"{server.url}#key={next(iter(keys))}")
+
+    page_server.run(server, ready)
+
+  def _scored(
+    self, items: Sequence[judgements.Item]
+  ) -> Mapping[str, schema.StepScores]:
+    """Returns the scores of items of one solution, by their ids."""
+    solutions = [x.solutions[0] for x in items if len(x.solutions) == 1]
+    if not self._has_scores or not solutions:
+      return {}
+    rows = self.step_scores(solutions).rows
+    return {s.id: row for s, row in zip(solutions, rows, strict=True)}
+
+  def _ordered(
+    self,
+    items: Sequence[judgements.Item],
+    scores: Mapping[str, schema.StepScores],
+  ) -> list[judgements.Item]:
+    """Returns the items, the most wanted first; equal ones by the file."""
+    order = self.order or ("convincing" if scores else "file")
+
+    def wanted(item: judgements.Item) -> tuple[bool, float]:
+      row = scores.get(item.id)
+      least = min(row.scores, default=0.0) if row is not None else -math.inf
+      if order == "convincing":
+        return item.solutions[0].outcome is not False, -least
+      return False, abs(least - schema.THRESHOLD)
+
+    return [*items] if order == "file" else sorted(items, key=wanted)
+
+
+def _names(path: files.PathLike | None) -> list[str]:
+  """Returns the names of a file, or that of one who works alone."""
+  if path is None:
+    return [_ALONE]
+  names = files.read_bytes(path).decode("utf-8").splitlines()
+  names = [name.strip() for name in names if name.strip()]
+  if not names or len({*names}) < len(names) or any("\t" in x for x in names):
+    raise errors.InputError(
+      f"{path}: expected one name in each line, each of them once"
+    )
+  return names

@@ -1,0 +1,259 @@
+"""A folder of people's work: the pool, the gold items, and the judgements.
+
+work.json        what is asked, and how it is shared
+solutions.jsonl  the pool; it may grow
+gold.jsonl       solutions with known ratings, hidden among the others
+judgements.db    what people said; see judgement_store
+links.txt        each person's link, which has a key in it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import os
+import pathlib
+import secrets
+from typing import Any
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.people import judged_solutions
+from prm_jax.people import judgement_store
+from prm_jax.people import judgements
+from prm_jax.people import work_queue
+from prm_jax.records import identity
+from prm_jax.records import jsonl
+from prm_jax.runtime import files
+
+JUDGEMENTS = "judgements.db"
+_WORK, _POOL, _GOLD, _LINKS = (
+  *("work.json", "solutions.jsonl", "gold.jsonl", "links.txt"),
+)
+_KEY_BYTES = 18
+
+
+def items_of(
+  task: judgements.Task, solutions: Sequence[schema.Solution]
+) -> list[judgements.Item]:
+  """Returns the items that solutions make.
+
+  Args:
+    task: What is asked: `pairs` takes two by two of a problem, `alternatives`
+      all of it, and the others each by itself.
+    solutions: The solutions; those without steps make no item.
+  """
+  solutions = [s for s in solutions if s.steps]
+  if task in ("first_error", "per_step"):
+    return [judgements.Item(s.id, task, (s,)) for s in solutions]
+  groups: dict[Any, list[schema.Solution]] = {}
+  for s in solutions:
+    groups.setdefault(identity.problem_digest(s.problem), []).append(s)
+  parts = [
+    tuple(part)
+    for group in groups.values()
+    for part in (
+      [group] if task == "alternatives" else zip(group[::2], group[1::2])
+    )
+  ]
+  return [judgements.Item(part[0].id, task, part) for part in parts]
+
+
+class Folder:
+  """A folder of people's work.
+
+  Args:
+    path: The folder.
+
+  Raises:
+    InputError: It isn't one.
+  """
+
+  def __init__(self, path: files.PathLike):
+    self.path = pathlib.Path(path)
+    work = files.read_json(self.path / _WORK)
+    if work.get("task") not in judgements.TASKS:
+      raise errors.InputError(
+        f"{self.path / _WORK}: names no task; expected what `prm-jax label"
+        " people` wrote"
+      )
+    self.task: judgements.Task = work["task"]
+    known = {
+      x: work[x] for x in work_queue.Design.__dataclass_fields__ if x in work
+    }
+    self.design = work_queue.Design(**known)
+
+  def items(self) -> list[judgements.Item]:
+    """Returns the items of the pool, in the order of the file."""
+    return items_of(self.task, [*jsonl.read_solutions(self.path / _POOL)])
+
+  def gold(self) -> list[schema.Solution]:
+    """Returns the solutions whose ratings are known."""
+    path = self.path / _GOLD
+    return [*jsonl.read_solutions(path)] if path.exists() else []
+
+  def store(self) -> judgement_store.JudgementStore:
+    """Returns the judgements."""
+    return judgement_store.JudgementStore(self.path / JUDGEMENTS)
+
+  def states(
+    self,
+  ) -> Iterator[tuple[judgements.Item, list[judgement_store.Kept]]]:
+    """Yields each item that a person judged, and what this person said.
+
+    Items come in the order of the files, and people in that of their first
+    event; gold items come last.
+    """
+    items = [*self.items(), *items_of(self.task, self.gold())]
+    with contextlib.closing(self.store()) as store:
+      events = store.events()
+    by: dict[str, dict[str, list[judgement_store.Kept]]] = {}
+    for event in events:
+      by.setdefault(event.item, {}).setdefault(event.annotator, []).append(
+        event
+      )
+    for item in items:
+      for said in by.get(item.id, {}).values():
+        yield item, said
+
+  def keys(self, annotators: Sequence[str]) -> dict[str, str]:
+    """Returns each person's name by the key, which is made once.
+
+    Args:
+      annotators: The names.
+    """
+    path = self.path / _LINKS
+    known: dict[str, str] = {}
+    if path.exists():
+      rows = (x.split("\t") for x in path.read_text().splitlines())
+      known = {row[0]: row[-1].partition("#key=")[2] for row in rows}
+    return {
+      known.get(name) or secrets.token_urlsafe(_KEY_BYTES): name
+      for name in annotators
+    }
+
+  def write_links(self, url: str, keys: Mapping[str, str]) -> pathlib.Path:
+    """Writes each person's link, for the owner of the folder alone.
+
+    Args:
+      url: The address of the page.
+      keys: The names by key.
+
+    Returns:
+      The file.
+    """
+    path = self.path / _LINKS
+    text = "".join(f"{name}\t{url}#key={key}\n" for key, name in keys.items())
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    with os.fdopen(os.open(path, flags, 0o600), "w") as f:
+      f.write(text)
+    return path
+
+
+def begin(
+  path: files.PathLike,
+  task: judgements.Task,
+  design: work_queue.Design,
+  solutions: Sequence[schema.Solution],
+  gold: Sequence[schema.Solution],
+) -> Folder:
+  """Returns a folder of work, which is begun or goes on.
+
+  Args:
+    path: The folder.
+    task: What is asked.
+    design: How the work is shared.
+    solutions: The pool. It may have more solutions than before, but none that
+      changed.
+    gold: Solutions with ratings or labels; the screening ones first.
+
+  Raises:
+    InputError: The folder holds other work, or solutions don't fit.
+  """
+  folder = pathlib.Path(path)
+  errors.raise_first(_faults(task, solutions, gold))
+  work = dict(task=task) | {
+    name: getattr(design, name) for name in design.__dataclass_fields__
+  }
+  if (folder / _WORK).exists():
+    before = files.read_json(folder / _WORK)
+    different = [k for k in work if before.get(k) != work[k]]
+    if different:
+      raise errors.InputError(
+        f"{folder}: holds work of other options: {', '.join(different)}; give the"
+        " same, or another `output`"
+      )
+    kept = {s.id: s for s in jsonl.read_solutions(folder / _POOL)}
+    changed = [
+      s.id
+      for s in solutions
+      if s.id in kept
+      and (kept[s.id].problem, kept[s.id].steps) != (s.problem, s.steps)
+    ]
+    if changed:
+      raise errors.InputError(
+        f"{folder}: solution {changed[0]!r} had another text; give it another id"
+      )
+    new = [s for s in solutions if s.id not in kept]
+    solutions = [*kept.values(), *new]
+  elif folder.exists() and any(folder.iterdir()):
+    raise errors.InputError(
+      f"{folder}: holds something else; give a new folder as `output`"
+    )
+  folder.mkdir(parents=True, exist_ok=True)
+  jsonl.write_solutions(folder / _POOL, solutions)
+  if gold:
+    jsonl.write_solutions(folder / _GOLD, gold)
+  files.write_json(folder / _WORK, work)
+  return Folder(folder)
+
+
+def read(path: files.PathLike) -> Iterator[schema.Solution]:
+  """Yields what people said, as solutions with ratings.
+
+  Items that are open or weren't judged, and gold items, are left out.
+
+  Args:
+    path: The file judgements.db of a folder.
+
+  Raises:
+    InputError: It isn't one, or people were asked for preferences.
+  """
+  folder = Folder(pathlib.Path(path).parent)
+  if folder.task == "pairs":
+    raise errors.InputError(
+      f"{path}: people were asked which of two solutions is better, so there are"
+      " no ratings of steps"
+    )
+  gold = {s.id for s in folder.gold()}
+  for item, said in folder.states():
+    if item.id in gold:
+      continue
+    state = judgements.state_of(item, [x.event for x in said])
+    found = judged_solutions.solutions(
+      item,
+      state,
+      said[0].annotator,
+      dict(seconds=round(sum(x.seconds for x in said), 1)),
+    )
+    # What follows a first error wasn't looked at.
+    cuts = folder.task == "first_error"
+    yield from map(judged_solutions.rated_part, found) if cuts else found
+
+
+def _faults(
+  task: judgements.Task,
+  solutions: Sequence[schema.Solution],
+  gold: Sequence[schema.Solution],
+) -> Iterator[str]:
+  """Yields why solutions can't be the work."""
+  if not items_of(task, solutions):
+    yield f"no solution has what the task {task} needs; give others as `input`"
+  if gold and task not in ("first_error", "per_step"):
+    yield f"`gold`: the task {task} has no known ratings; leave it out"
+  known = {s.id for s in solutions}
+  for s in gold:
+    if s.id in known:
+      yield f"`gold`: solution {s.id!r} is in the pool as well; take it out there"
+    if s.ratings is None and s.labels is None:
+      yield f"`gold`: solution {s.id!r} has neither ratings nor labels"

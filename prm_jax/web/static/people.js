@@ -1,0 +1,719 @@
+// The page on which people judge: one key is one judgement. What it shows is what
+// the server has kept; a judgement that isn't kept yet stays in this browser, and
+// is sent again under the same id until the server answers.
+"use strict";
+(() => {
+  const { element } = prm;
+  const find = (id) => document.getElementById(id);
+  const IDLE_MS = 30_000;
+  const LONGEST_WAIT_S = 30;
+  const LONGEST_ANSWER_MS = 20_000;
+  const RATINGS = { 1: -1, 2: 0, 3: 1 };
+  // How a rating is shown: a mark, a word, which is its class, too.
+  const SHOWN = new Map([[-1, ["\u2717", "wrong"]], [0, ["\u25cb", "neutral"]], [1, ["\u2713", "right"]]]);
+  const HOW = {
+    first_error: "Judge the steps in their order, up to the first wrong one; what comes after it isn't judged.",
+    per_step: "Judge every step, in any order.",
+    alternatives: "Rate the ways to go on, then take one that isn't wrong, or write a step of your own.",
+    pairs: "Which of the two solutions is better?",
+  };
+
+  let key = "";
+  let item = null; // As the server sent it; null while there is none.
+  let ratings = new Map(); // Of the item, by "step,alternative".
+  let rows = []; // What the cursor moves over: {node, tags} of each.
+  let cursor = 0;
+  let built = ""; // Of which item and path the rows are.
+  let busy = false; // Whether an answer is waited for,
+  let late = false; // and whether it doesn't come.
+  const waiting = []; // Keys that were pressed meanwhile.
+
+  // --- The server ------------------------------------------------------------
+
+  class Refused extends Error {
+    constructor(message, status, after = null) {
+      super(message);
+      this.status = status;
+      this.after = after;
+    }
+
+    /** Whether the same request may do later. */
+    get isLate() {
+      return this.status === 0 || this.status === 429 || this.status >= 500;
+    }
+  }
+
+  /** Returns a reply's JSON. */
+  async function ask(path, body) {
+    const headers = { Authorization: `Bearer ${key}` };
+    const request = {
+      headers, cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(LONGEST_ANSWER_MS),
+    };
+    if (body !== undefined) {
+      headers["Content-Type"] = "application/json";
+      request.method = "POST";
+      request.body = JSON.stringify(body);
+    }
+    let reply;
+    let record;
+    try {
+      reply = await fetch(path, request);
+      record = await reply.json();
+    } catch {
+      const said = reply ? `its reply, status ${reply.status}, can't be read` : "it doesn't answer";
+      throw new Refused(`The server: ${said}.`, reply && !reply.ok ? reply.status : 0);
+    }
+    if (reply.ok) return record;
+    const error = record && record.error;
+    const message = (error && error.message) || error || `status ${reply.status}`;
+    throw new Refused(String(message), reply.status, reply.headers.get("Retry-After"));
+  }
+
+  /** Returns a reply's JSON, however long the server is away. */
+  async function askUntilAnswered(path, body, missing) {
+    try {
+      for (let wait = 1; ; wait = Math.min(2 * wait, LONGEST_WAIT_S)) {
+        try {
+          return await ask(path, body);
+        } catch (error) {
+          if (!error.isLate) throw error;
+          late = true;
+          waiting.length = 0;
+          const seconds = Number(error.after) || wait;
+          tell("late", `${missing}, trying again in ${seconds} s. ${error.message}`);
+          await pause(1000 * seconds);
+        }
+      }
+    } finally {
+      late = false;
+      tell("late", "");
+    }
+  }
+
+  /** Waits, but not after the network has come back. */
+  function pause(ms) {
+    return new Promise((resolve) => {
+      const go = () => {
+        clearTimeout(timer);
+        removeEventListener("online", go);
+        resolve();
+      };
+      const timer = setTimeout(go, ms);
+      addEventListener("online", go);
+    });
+  }
+
+  // --- Judgements that aren't kept yet -----------------------------------------
+
+  /** Returns where those of this key's person are; it doesn't tell the key. */
+  function place() {
+    let hash = 0x811c9dc5;
+    for (const c of key) hash = Math.imul(hash ^ c.codePointAt(0), 0x01000193) >>> 0;
+    return `prm-label/${hash.toString(16)}/`;
+  }
+
+  /** Returns a random id; the browser's own needs HTTPS or this machine. */
+  function randomId() {
+    const bytes = crypto.getRandomValues(new Uint8Array(16));
+    return Array.from(bytes, (x) => x.toString(16).padStart(2, "0")).join("");
+  }
+
+  function remember(entry) {
+    entry.name = `${place()}${Date.now()}-${entry.body.id}`;
+    try {
+      localStorage.setItem(entry.name, JSON.stringify(entry));
+    } catch {
+      // Full or forbidden: it is in this page at least.
+    }
+  }
+
+  /** Returns what an earlier page left, in its order. */
+  function remembered() {
+    const names = Object.keys(localStorage).filter((x) => x.startsWith(place()));
+    return names.sort().map((x) => JSON.parse(localStorage.getItem(x)));
+  }
+
+  /** Sends a judgement until it is kept or refused; returns the item after it. */
+  async function keep(entry) {
+    try {
+      const kept = await askUntilAnswered("/v1/label/events", entry.body, `${entry.words}: not kept yet`);
+      localStorage.removeItem(entry.name);
+      return kept;
+    } catch (error) {
+      // Without a right key it waits for one.
+      if (error.status !== 401) localStorage.removeItem(entry.name);
+      throw error;
+    }
+  }
+
+  // --- Time without idle time ----------------------------------------------------
+
+  let activeMs = 0;
+  let counted = performance.now(); // Until when time is counted.
+  let lastInput = counted;
+  let wasHidden = document.hidden;
+
+  function count() {
+    const now = performance.now();
+    if (!wasHidden) activeMs += Math.max(0, Math.min(now, lastInput + IDLE_MS) - counted);
+    counted = now;
+    wasHidden = document.hidden;
+  }
+
+  function act() {
+    count();
+    lastInput = counted;
+  }
+
+  /** Returns the seconds since the last judgement. */
+  function takeSeconds() {
+    count();
+    const seconds = Math.round(activeMs) / 1000;
+    activeMs = 0;
+    return seconds;
+  }
+
+  for (const kind of ["keydown", "pointerdown", "pointermove", "wheel", "scroll", "touchmove"]) {
+    addEventListener(kind, act, { capture: true, passive: true });
+  }
+  document.addEventListener("visibilitychange", count);
+
+  // --- What is said ----------------------------------------------------------------
+
+  function tell(id, words) {
+    const box = find(id);
+    box.hidden = !words;
+    box.textContent = prm.visible(words);
+  }
+
+  const say = (words) => { find("said").textContent = prm.visible(words); };
+  const capital = (words) => words[0].toUpperCase() + words.slice(1);
+  const letter = (i) => (i < 26 ? String.fromCharCode(65 + i) : String(i + 1));
+  const rowName = (i) => (item.task === "alternatives" ? `Alternative ${letter(i)}` : `Step ${i + 1}`);
+
+  /** Does something that waits for the server; then the keys that wait for it. */
+  async function run(action) {
+    busy = true;
+    tell("error", "");
+    try {
+      await action();
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      waiting.length = 0;
+      say("");
+      tell("error", error.message);
+      if (error.status === 401) askKey();
+    } finally {
+      busy = false;
+    }
+    while (waiting.length && !busy) press(waiting.shift());
+  }
+
+  // --- Items -------------------------------------------------------------------------
+
+  const path = (id) => `/v1/label/items/${encodeURIComponent(id)}`;
+
+  /** Loads the item that this person judges next. */
+  async function loadNext() {
+    const reply = await askUntilAnswered("/v1/label/next", undefined, "The next item isn't here yet");
+    find("done").textContent = `${reply.ended} done`;
+    waiting.length = 0; // Nobody judges what isn't seen yet.
+    if (reply.item) {
+      show(reply.item);
+      return;
+    }
+    item = null;
+    show(null);
+    say(`Nothing is left to judge. You have done ${reply.ended}. Thank you!`);
+  }
+
+  function next() {
+    if (item) sessionStorage.setItem("prm-label-before", item.id);
+    return run(async () => {
+      say("");
+      await loadNext();
+    });
+  }
+
+  /** Sends what an earlier page left, and shows its item, or else the next. */
+  const start = () => run(async () => {
+    const refused = [];
+    let last = null;
+    for (const entry of remembered()) {
+      try {
+        last = await keep(entry);
+        say(`${entry.words}, kept.`);
+      } catch (error) {
+        if (!(error instanceof Refused) || error.status === 401) throw error;
+        refused.push(`${entry.words}: not kept. ${error.message}`);
+      }
+    }
+    if (last) show(last);
+    else await loadNext();
+    tell("error", refused.join("\n"));
+  });
+
+  /** Sends a judgement of the item and shows the item after it. */
+  function judge(event, words) {
+    const entry = {
+      words,
+      body: { item: item.id, event, id: randomId(), after: item.last, seconds: takeSeconds() },
+    };
+    remember(entry);
+    return run(async () => {
+      try {
+        show(await keep(entry), event);
+      } catch (error) {
+        if (error.status !== 409) throw error;
+        show(await askUntilAnswered(path(item.id), undefined, "The item isn't here yet"));
+        throw new Refused(`${words}: not kept. The item was judged elsewhere in between; this is how it stands now.`, 409);
+      }
+      say(`${words}, kept.`);
+      if (event.kind === "write") closeWrite();
+    });
+  }
+
+  const isUntouched = ({ state }) =>
+    !state.ratings.length && !state.flags.length && !state.path.length && state.reason === null;
+
+  /** Takes back the last judgement; before the first, shows the item before. */
+  function undo() {
+    const before = sessionStorage.getItem("prm-label-before");
+    if (item && !isUntouched(item)) return judge({ kind: "undo" }, "Undo");
+    if (!before || (item && item.id === before)) return say("There is nothing to undo.");
+    return run(async () => {
+      show(await askUntilAnswered(path(before), undefined, "The item before isn't here yet"));
+      say("This is the item before. u takes back its last judgement, n goes on.");
+    });
+  }
+
+  // --- Keys ----------------------------------------------------------------------------
+
+  /** Returns the step and the alternative of a row. */
+  const stepOf = (row) => (item.task === "alternatives" ? [item.state.path.length, row] : [row, 0]);
+  const placeOf = (row) => stepOf(row).join();
+
+  function here() {
+    const [step, alternative] = stepOf(cursor);
+    return { step, alternative };
+  }
+
+  const isFlagged = (row) => item.state.flags.some((x) => x.join() === placeOf(row));
+
+  function rate(pressed) {
+    if (cursor >= rows.length) return say("There is nothing to rate here.");
+    if (item.task === "first_error" && cursor !== ratings.size) {
+      return say(`Step ${ratings.size + 1} is judged next. If step ${cursor + 1} is the first wrong one, press e.`);
+    }
+    const rating = RATINGS[pressed];
+    return judge({ kind: "rate", ...here(), rating }, `${rowName(cursor)}: ${SHOWN.get(rating)[1]}`);
+  }
+
+  function flag() {
+    if (cursor >= rows.length) return say("There is no step here.");
+    return judge({ kind: "flag", ...here() },
+      `${rowName(cursor)}: ${isFlagged(cursor) ? "no longer badly split" : "badly split"}`);
+  }
+
+  function firstError() {
+    if (cursor < ratings.size) return say(`Step ${cursor + 1} is judged already; u takes back the last judgement.`);
+    return judge({ kind: "error", step: cursor }, `Step ${cursor + 1}: the first wrong one`);
+  }
+
+  function take() {
+    if (cursor >= rows.length) return say("There is no way to go on: write one (w), or end here (a or e).");
+    if (!(ratings.get(placeOf(cursor)) >= 0)) return say("Only what is rated neutral (2) or right (3) can be taken.");
+    return judge({ kind: "take", alternative: cursor }, `${rowName(cursor)}: taken`);
+  }
+
+  function openWrite() {
+    find("write").hidden = false;
+    find("written").focus();
+    find("write").scrollIntoView({ block: "center" });
+  }
+
+  function closeWrite() {
+    find("write").hidden = true;
+    find("written").value = "";
+    document.activeElement.blur();
+    focusRow();
+  }
+
+  const prefer = (solution, words) => () => judge({ kind: "prefer", solution }, words);
+  const end = (reason, words) => () => judge({ kind: "end", reason }, words);
+
+  // Of each task: the key, what its button says, what it does in a sentence, and
+  // what it does.
+  const RATE = [
+    ["1", "wrong", "The step is wrong, or can't be checked in thirty seconds.", rate],
+    ["2", "neutral", "The step is neither.", rate],
+    ["3", "right", "The step is right and helps.", rate],
+  ];
+  const FLAG = ["f", "badly split", "The step begins or ends at a wrong place; again takes it back.", flag];
+  const KEYS = {
+    first_error: [
+      ...RATE,
+      ["e", "first wrong", "The marked step is the first wrong one; those before it are right.", firstError],
+      ["a", "rest is right", "All further steps are right.", () => judge({ kind: "right" }, "All further steps: right")],
+      FLAG,
+    ],
+    per_step: [...RATE, FLAG],
+    alternatives: [
+      ...RATE,
+      ["Enter", "take it", "Goes on with the marked alternative.", take],
+      ["w", "write", "Goes on with a step of your own.", openWrite],
+      ["a", "complete", "The steps so far are the whole solution.", end("solution", "The solution: complete")],
+      ["e", "none is right", "There is no right way to go on.", end("found_error", "No way to go on: right")],
+      FLAG,
+    ],
+    pairs: [
+      ["1", "first", "The first solution is better.", prefer(0, "The first solution: better")],
+      ["2", "second", "The second solution is better.", prefer(1, "The second solution: better")],
+      ["0", "neither", "Neither is better.", prefer(null, "Neither solution: better")],
+    ],
+  };
+  const UNDO = ["u", "undo", "Takes back the last judgement, also after the last step.", undo];
+  const ALWAYS = [
+    ["b", "bad problem", "The problem can't be understood, or has no answer.", end("bad_problem", "A bad problem")],
+    ["g", "give up", "You can't judge this one.", end("give_up", "Given up")],
+    UNDO,
+  ];
+  const NEXT = ["n", "next", "Goes to the next item after the last judgement, as Enter does.", next];
+  const ENDED = [NEXT, UNDO];
+  const OF_ANY_TASK = new Set([...Object.values(KEYS).flat(), ...ALWAYS, NEXT].map(([x]) => x));
+  const MOVES = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 };
+
+  /** Returns the keys that do something now. */
+  function keys() {
+    if (!item) return ENDED;
+    return item.state.reason === null ? [...KEYS[item.task], ...ALWAYS] : ENDED;
+  }
+
+  /** Returns whether there is a row that the cursor may move to. */
+  const canMove = () => item && item.task !== "pairs" && item.state.reason === null && rows.length > 0;
+
+  function press(pressed) {
+    if (MOVES[pressed] && (late || !busy)) return move(cursor + MOVES[pressed]);
+    if (late) return say("Wait until the server answers: it hasn't kept the last judgement yet.");
+    if (busy) return waiting.push(pressed);
+    const name = pressed === "Enter" && (!item || item.state.reason !== null) ? "n" : pressed;
+    const known = keys().find(([x]) => x === name);
+    if (known) return known[3](name);
+    if (name === "n") say("This item isn't judged yet. g gives it up.");
+    return undefined;
+  }
+
+  /** Returns whether a key is for a control of the page, and no judgement. */
+  function isControls(event) {
+    const { target } = event;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return true;
+    if (target.closest("input, textarea, dialog")) return true;
+    return target.closest("button") && ["Enter", " "].includes(event.key);
+  }
+
+  document.addEventListener("keydown", (event) => {
+    if (isControls(event)) return;
+    const pressed = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    if (pressed === "?") {
+      event.preventDefault();
+      openHelp();
+      return;
+    }
+    if (MOVES[pressed] ? !canMove() : !OF_ANY_TASK.has(pressed)) return;
+    event.preventDefault();
+    // A key that is held down is one judgement.
+    if (MOVES[pressed] || !event.repeat) press(pressed);
+  });
+
+  function openHelp() {
+    const known = [...(item ? KEYS[item.task] : []), ...ALWAYS, NEXT];
+    const moves = [["j / \u2193", "", "Marks the next step."], ["k / \u2191", "", "Marks the step before."]];
+    find("help-keys").replaceChildren(...[...known, ...(canMove() ? moves : [])].flatMap(([name, , words]) =>
+      [element("dt", {}, element("kbd", {}, name)), element("dd", {}, words)]));
+    find("help").showModal();
+  }
+
+  // --- Showing --------------------------------------------------------------------------
+
+  /** Shows an item, after an event of it if one is given. */
+  function show(given, event = null) {
+    const before = item;
+    const ratingsBefore = ratings;
+    item = given;
+    ratings = new Map((item ? item.state.ratings : []).map(([i, j, x]) => [`${i},${j}`, x]));
+    if (!before || !item || before.id !== item.id) takeSeconds();
+    const name = item ? JSON.stringify([item.id, item.state.path]) : "";
+    const isNew = name !== built;
+    built = name;
+    if (isNew) build();
+    if (item) cursor = isNew ? openRow(0) : cursorAfter(event, ratingsBefore);
+    update();
+  }
+
+  /** Returns the row to judge after an event. */
+  function cursorAfter(event, ratingsBefore) {
+    if (event && event.kind === "flag") return cursor;
+    if (!event || item.task === "first_error") return openRow(0);
+    if (event.kind !== "undo") return openRow(cursor);
+    const changed = rows.findIndex((_, i) => ratings.get(placeOf(i)) !== ratingsBefore.get(placeOf(i)));
+    return changed < 0 ? cursor : changed;
+  }
+
+  /** Returns the first row without a rating, from one on and around. */
+  function openRow(from) {
+    const of = rows.map((_, i) => ratings.get(placeOf(i)));
+    for (let i = 0; i < of.length; i++) {
+      const row = (from + i) % of.length;
+      if (of[row] === undefined) return row;
+    }
+    if (item.task !== "alternatives") return Math.max(0, Math.min(from, of.length - 1));
+    // All are rated: the first of the best is what one takes.
+    return Math.max(0, of.indexOf(Math.max(...of)));
+  }
+
+  function stepRow(label, text) {
+    const node = element("li", { class: "step" });
+    const tags = element("span", { class: "chips" });
+    node.append(element("span", { class: "number" }, element("span", { class: "hidden" }, "step "), label),
+      prm.text(element("div"), text), tags);
+    return { node, tags };
+  }
+
+  function turn(role, text) {
+    return element("li", { class: "turn" }, element("b", { class: "text" }, prm.visible(role)),
+      prm.text(element("div"), text));
+  }
+
+  /** Returns the nodes of a conversation, the rows of its steps in their turns. */
+  function turns(messages, steps, made) {
+    const nodes = [];
+    let num = 0;
+    for (const [role, text] of messages) {
+      const first = num;
+      let from = 0;
+      while (role === "assistant" && num < steps.length) {
+        const at = text.indexOf(steps[num].trim(), from);
+        if (at < 0) break;
+        from = at + steps[num].trim().length;
+        nodes.push(made[num++].node);
+      }
+      if (num === first) nodes.push(turn(role, text));
+    }
+    return [...nodes, ...made.slice(num).map((x) => x.node)];
+  }
+
+  /** Makes the rows of the item. */
+  function build() {
+    find("work").hidden = !item;
+    find("work-title").textContent = item ? "Problem" : "Nothing is left";
+    find("lists").replaceChildren();
+    find("lists").className = "";
+    find("path-part").hidden = true;
+    find("write").hidden = true;
+    rows = [];
+    if (!item) return;
+    const { task, state } = item;
+    const { steps, messages } = item.solutions[0] || { steps: [], messages: [] };
+    const isPair = task === "pairs";
+    find("rules").hidden = isPair;
+    find("pair-rules").hidden = !isPair;
+    find("how").textContent = HOW[task];
+    prm.text(find("problem"), item.problem);
+    // A conversation begins with its problem.
+    const isTold = messages.some(([role, text]) => role !== "assistant" && text && item.problem.includes(text));
+    find("problem").hidden = isTold;
+    if (isTold) find("work-title").textContent = "Conversation";
+    const title = find("list-title");
+    title.hidden = isPair || isTold;
+    if (isPair) {
+      find("lists").className = "pair";
+      find("lists").append(...item.solutions.map((solution, i) => {
+        const made = solution.steps.map((text, j) => stepRow(String(j + 1), text));
+        rows.push(...made);
+        return element("section", {}, element("h3", {}, i ? "Second solution " : "First solution ",
+          element("span", { class: "rating right" })),
+        element("ol", { class: "steps" }, ...(solution.messages.length
+          ? turns(solution.messages, solution.steps, made) : made.map((x) => x.node))));
+      }));
+      return;
+    }
+    if (task === "alternatives") {
+      find("path-part").hidden = !state.path.length;
+      find("path").replaceChildren(...state.path.map((text, i) => {
+        const made = stepRow(String(i + 1), text);
+        made.tags.append(element("span", { class: "rating neutral" },
+          state.written.includes(i) ? "your own" : "taken"));
+        return made.node;
+      }));
+      title.textContent = `Step ${state.path.length + 1}: ${
+        item.alternatives.length ? "how does it go on?" : "nothing goes on from here"}`;
+      rows = item.alternatives.map((text, i) => stepRow(letter(i), text));
+      find("lists").append(element("ol", { class: "steps" }, ...rows.map((x) => x.node)));
+    } else {
+      title.textContent = "Solution";
+      rows = steps.map((text, i) => stepRow(String(i + 1), text));
+      find("lists").append(element("ol", { class: "steps" },
+        ...(messages.length ? turns(messages, steps, rows) : rows.map((x) => x.node))));
+    }
+    rows.forEach((row, i) => row.node.addEventListener("click", () => move(i)));
+  }
+
+  function chip(name, score) {
+    const made = element("span", { class: "chip", title: name },
+      element("span", { class: "hidden" }, `${name} `), prm.shown(score));
+    prm.colour(made, score, 0.5);
+    return made;
+  }
+
+  /** Shows what is judged, and where the cursor is. */
+  function update() {
+    const isOpen = item !== null && item.state.reason === null;
+    // Models score the steps of one solution.
+    const isOne = item && !["alternatives", "pairs"].includes(item.task);
+    const scores = isOne && item.scores ? Object.entries(item.scores) : [];
+    rows.forEach((row, i) => {
+      const isPair = item.task === "pairs";
+      const isCurrent = isOpen && i === cursor && !isPair;
+      const rating = ratings.get(placeOf(i));
+      const isLater = item.task === "first_error" && rating === undefined && !isCurrent;
+      const [mark, word] = SHOWN.get(rating) || ["", ""];
+      row.node.className = ["step", word, isCurrent && "current", isLater && "later"].filter(Boolean).join(" ");
+      if (!isPair) row.node.setAttribute("tabindex", isCurrent ? "0" : "-1");
+      if (isCurrent) row.node.setAttribute("aria-current", "step");
+      else row.node.removeAttribute("aria-current");
+      row.tags.replaceChildren();
+      if (word) {
+        row.tags.append(element("span", { class: `rating ${word}` },
+          element("span", { "aria-hidden": "true" }, `${mark} `), word));
+      } else if (!isPair) row.tags.append(element("span", { class: "hidden" }, "not judged"));
+      if (isFlagged(i)) row.tags.append(element("span", { class: "rating flag" }, "\u2702 badly split"));
+      for (const [name, of] of scores) {
+        if (typeof of[i] === "number") row.tags.append(chip(prm.visible(name), of[i]));
+      }
+    });
+    if (item && item.task === "pairs") {
+      find("lists").querySelectorAll("h3 .rating").forEach((node, i) => {
+        node.textContent = !isOpen && item.state.preferred === i ? "\u2713 better" : "";
+      });
+    }
+    tell("outcome", item && !isOpen ? outcome(scores) : "");
+    showButtons();
+    if (isOpen) focusRow();
+  }
+
+  /** Returns how the item ended, and what models say of it. */
+  function outcome(scores) {
+    const { reason, preferred, path: taken } = item.state;
+    const num = (rating) => [...ratings.values()].filter((x) => x === rating).length;
+    const ends = {
+      bad_problem: () => "A bad problem.",
+      give_up: () => "Given up.",
+      found_error: () => (item.task === "alternatives" ? `It ends after ${taken.length} steps: no way to go on is right.`
+        : `The first wrong step is step ${[...ratings.values()].indexOf(-1) + 1}.`),
+      solution: () => ({
+        first_error: () => "No step is wrong.",
+        per_step: () => `All steps are judged: ${num(1)} right, ${num(0)} neutral, ${num(-1)} wrong.`,
+        alternatives: () => `The solution is complete: ${taken.length} steps.`,
+        pairs: () => (preferred === null ? "Neither solution is better."
+          : `The ${preferred ? "second" : "first"} solution is better.`),
+      })[item.task](),
+    };
+    const models = scores.filter(([, of]) => of.every((x) => typeof x === "number"))
+      .map(([name, of]) => ({ name, scores: of }));
+    if (!models.length) return ends[reason]();
+    const names = models.length > 1 ? "" : `${models[0].name}: `;
+    return `${ends[reason]()} ${names}${prm.verdict(models, 0.5)}.`;
+  }
+
+  function showButtons() {
+    const box = find("buttons");
+    const known = keys();
+    const names = known.map(([x, label]) => x + label).join();
+    if (box.dataset.names === names) return;
+    box.dataset.names = names;
+    box.replaceChildren(...known.map((entry) => {
+      const [name, label] = entry;
+      return element("button", {
+        type: "button", class: entry === NEXT ? "main" : null, "aria-keyshortcuts": name, onclick: () => press(name),
+      }, element("kbd", {}, name), ` ${label}`);
+    }));
+    // Not to a judgement: a second Enter would be one.
+    if (known === ENDED) box.querySelector("button").focus({ preventScroll: true });
+  }
+
+  function move(to) {
+    if (!canMove()) return;
+    cursor = Math.max(0, Math.min(to, rows.length - 1));
+    update();
+  }
+
+  /** Brings the marked row into view, and the focus to it unless a control has it. */
+  function focusRow() {
+    const row = item && item.task !== "pairs" && rows[cursor];
+    if (!row || !find("write").hidden) return;
+    const held = document.activeElement;
+    if (!held || !held.closest("button, input, textarea, dialog")) row.node.focus({ preventScroll: true });
+    row.node.scrollIntoView({ block: "nearest" });
+  }
+
+  // --- The key, the box and the dialog -----------------------------------------------
+
+  function askKey() {
+    find("key-form").hidden = false;
+    find("key").focus();
+  }
+
+  function useKey(given) {
+    key = given;
+    sessionStorage.setItem("prm-label-key", key);
+    find("key-form").hidden = true;
+    start();
+  }
+
+  /** Takes the key of the address, where it doesn't stay. */
+  function readAddress() {
+    const given = /^#key=(.+)/.exec(location.hash);
+    if (!given) return;
+    sessionStorage.setItem("prm-label-key", given[1]);
+    history.replaceState(null, "", location.pathname);
+  }
+
+  find("key-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const given = find("key").value.trim();
+    find("key").value = "";
+    if (!busy) useKey(given);
+  });
+  find("write").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const text = find("written").value;
+    if (busy) return;
+    if (!text.trim()) say("Write a step first, or close the box.");
+    else judge({ kind: "write", text }, "Your own step");
+  });
+  find("written").addEventListener("keydown", (event) => {
+    if (event.key === "Escape") closeWrite();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      find("write").requestSubmit();
+    }
+  });
+  find("close-write").addEventListener("click", closeWrite);
+  find("open-help").addEventListener("click", openHelp);
+  find("close-help").addEventListener("click", () => find("help").close());
+  find("help").addEventListener("keydown", (event) => {
+    if (event.key === "?") find("help").close();
+  });
+  // A judgement with a mouse leaves the focus to the keys.
+  find("bar").addEventListener("mousedown", (event) => event.preventDefault());
+  addEventListener("hashchange", () => location.reload());
+  try {
+    readAddress();
+    key = sessionStorage.getItem("prm-label-key") || "";
+  } catch {
+    tell("error", "This page keeps a judgement in the browser until the server has it; let it store data.");
+    return;
+  }
+  if (key) start();
+  else askKey();
+})();

@@ -1,0 +1,385 @@
+"""The command's folder and the desk: what people get, may say, and leave."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import desks
+import pytest
+
+import prm_jax
+from prm_jax import errors
+from prm_jax.cli import main
+from prm_jax.datasets.formats import prm800k
+from prm_jax.people import desk as desk_lib
+from prm_jax.people import judgements
+from prm_jax.people import people_folder
+from prm_jax.people import work_queue
+from prm_jax.records import jsonl
+from prm_jax.records import sources
+
+RATE = dict(kind="rate", step=0, alternative=0, rating=1)
+DESIGN = work_queue.Design(gold_share=0, random_share=0, overlap_share=0)
+
+
+def body(shown, event, id_="1", **more):
+  known = dict(item=shown["id"], event=event, id=id_, after=shown["last"])
+  return known | dict(seconds=2.0) | more
+
+
+def judged(desk, name, *events):
+  """Says events of the item that a person gets; returns it as it is then."""
+  shown = desk.next(name)["item"]
+  for number, event in enumerate(events):
+    id_ = f"{name}-{shown['id']}-{number}"
+    shown = desk.add(name, body(shown, event, id_))
+  return shown
+
+
+# --- The desk ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", judgements.TASKS)
+def test_an_item_comes_back_until_it_has_ended_and_then_the_next(
+  tmp_path, task
+):
+  desk = desks.desk(tmp_path, task)
+  first = desk.next("ann")["item"]
+  assert desk.next("ann")["item"] == first == desk.item("ann", "a")
+  end = dict(kind="end", reason="give_up")
+  shown = judged(desk, "ann", end)
+  assert shown["state"]["reason"] == "give_up" and shown["last"] > 0
+  assert desk.next("ann")["ended"] == 1
+  assert desk.next("ann")["item"]["id"] == "b"
+
+
+def test_nobody_sees_an_item_or_a_judgement_of_another(tmp_path):
+  desk = desks.desk(tmp_path, "per_step")
+  judged(desk, "ann", RATE)
+  other = desk.next("bob")["item"]
+  assert other["id"] == "b"
+  with pytest.raises(desk_lib.Refused, match="no such item") as e:
+    desk.item("bob", "a")
+  assert e.value.status == 404
+  with pytest.raises(desk_lib.Refused, match="no such item"):
+    desk.add("bob", body(desk.item("ann", "a"), RATE, "x"))
+
+
+def test_two_people_judge_an_item_without_a_word_of_each_other(tmp_path):
+  desk = desks.desk(tmp_path, "per_step", overlap_share=1.0)
+  judged(desk, "ann", RATE)
+  shown = desk.next("bob")["item"]
+  assert shown["id"] == "a" and shown["state"]["ratings"] == []
+
+
+def test_a_judgement_of_another_tab_is_a_conflict(tmp_path):
+  desk = desks.desk(tmp_path, "per_step")
+  shown = desk.next("ann")["item"]
+  desk.add("ann", body(shown, RATE))
+  with pytest.raises(desk_lib.Refused) as e:
+    desk.add("ann", body(shown, dict(RATE, step=1), "2"))
+  assert e.value.status == 409
+  # The same again isn't.
+  again = desk.add("ann", body(shown, RATE))
+  assert again["state"]["ratings"] == [[0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+  "change, why",
+  [
+    (dict(event=dict(RATE, step=9)), "no step 9"),
+    (dict(event=3), "event must be"),
+    (dict(id=""), "1 to 64 characters"),
+    (dict(id="x" * 65), "1 to 64 characters"),
+    (dict(seconds="2"), "seconds must be"),
+    (dict(more=1), "expected an object"),
+  ],
+)
+def test_a_wrong_body_is_refused_and_nothing_is_kept(tmp_path, change, why):
+  desk = desks.desk(tmp_path, "per_step")
+  shown = desk.next("ann")["item"]
+  with pytest.raises(desk_lib.Refused, match=why) as e:
+    desk.add("ann", body(shown, RATE) | change)
+  assert e.value.status == 400
+  assert desk.item("ann", "a") == shown
+
+
+def test_scores_are_hidden_until_the_item_has_ended(tmp_path):
+  scores = {"a": {"model": [0.9, 0.2, 0.1]}}
+  desk = desks.desk(tmp_path, "first_error", scores=scores)
+  assert judged(desk, "ann", RATE)["scores"] is None
+  shown = desk.item("ann", "a")
+  shown = desk.add("ann", body(shown, dict(kind="right"), "2"))
+  assert shown["scores"] == scores["a"]
+  shown = desk.add("ann", body(shown, dict(kind="undo"), "3"))
+  assert shown["scores"] is None and desk.next("ann")["item"] == shown
+
+
+def test_a_key_is_a_persons_and_too_many_requests_wait(tmp_path):
+  desk = desks.desk(tmp_path, "per_step")
+  assert desk.annotator("key-of-bob") == "bob"
+  for key in ("", "key-of-bobb", "Key-of-bob", "\ud800"):
+    with pytest.raises(desk_lib.Refused) as e:
+      desk.annotator(key)
+    assert e.value.status == 401
+  with pytest.raises(desk_lib.Refused) as e:
+    for _ in range(200):
+      desk.annotator("key-of-bob")
+  assert e.value.status == 429
+  assert desk.annotator("key-of-ann") == "ann"
+
+
+def test_a_desk_that_is_opened_again_knows_what_has_ended(tmp_path):
+  judged(desks.desk(tmp_path, "first_error"), "ann", dict(kind="right"))
+  again = desks.desk(tmp_path, "first_error")
+  told = again.next("ann")
+  assert (told["ended"], told["item"]["id"]) == (1, "b")
+
+
+# --- Over HTTP --------------------------------------------------------------
+
+
+def asked(url, key="key-of-ann", data=None, **headers):
+  sent = None if data is None else json.dumps(data).encode()
+  request = urllib.request.Request(url, sent, headers)
+  if key:
+    request.add_header("Authorization", f"Bearer {key}")
+  try:
+    with urllib.request.urlopen(request, timeout=10) as reply:
+      return reply.status, reply.headers, reply.read()
+  except urllib.error.HTTPError as e:
+    return e.code, e.headers, e.read()
+
+
+def test_work_needs_a_key_in_a_header_and_the_right_host(tmp_path):
+  with desks.serving(desks.desk(tmp_path, "per_step")) as url:
+    route = f"{url}v1/label/next"
+    assert asked(route, key=None)[0] == asked(route, key="x")[0] == 401
+    status, headers, text = asked(route)
+    assert status == 200 and json.loads(text)["item"]["id"] == "a"
+    assert "Access-Control-Allow-Origin" not in headers
+    assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+    assert asked(route, Host="evil.example")[0] == 421
+    sent = body(json.loads(text)["item"], RATE)
+    status, _, text = asked(f"{url}v1/label/events", data=sent)
+    assert status == 200 and json.loads(text)["state"]["ratings"] == [[0, 0, 1]]
+    assert asked(f"{url}v1/label/items/a")[2] == text
+    assert asked(f"{url}v1/label/events", data=[1])[0] == 400
+    assert asked(f"{url}v1/label/elsewhere")[0] == 404
+    assert asked(f"{url}../../etc/passwd")[0] == 404
+
+
+# --- The folder -------------------------------------------------------------
+
+
+def pool(*names, **more):
+  return [desks.solution(name, **more) for name in names]
+
+
+def worked(tmp_path, task, *events):
+  """Has ann judge the first item of a folder; returns its judgements.db."""
+  items = {x.id: x.solutions for x in [desks.item(task)]}
+  given = [s for x in items.values() for s in x]
+  given = [prm_jax.Solution(s.id, "What?", s.steps) for s in given]
+  folder = people_folder.begin(tmp_path / "labels", task, DESIGN, given, [])
+  work = desk_lib.Work(
+    task,
+    {x.id: x for x in folder.items()},
+    work_queue.Pool([x.id for x in folder.items()]),
+    DESIGN,
+  )
+  desk = desk_lib.Desk(work, folder.store(), {"k": "ann"})
+  judged(desk, "ann", *events)
+  return tmp_path / "labels" / people_folder.JUDGEMENTS
+
+
+def test_judgements_are_solutions_with_ratings_at_any_moment(tmp_path):
+  path = worked(tmp_path, "first_error", RATE, dict(kind="error", step=1))
+  (solution,), _ = sources.read("people", path)
+  assert solution.id == "a/ann" and solution.ratings == (1, -1)
+  assert solution.steps == desks.STEPS[:2]
+  assert solution.extra["annotator"] == "ann"
+  assert solution.extra["finish_reason"] == "found_error"
+  assert solution.extra["seconds"] == 4.0
+
+
+@pytest.mark.parametrize("reason", [None, "give_up", "bad_problem"])
+def test_what_is_open_or_wasnt_judged_is_left_out(tmp_path, reason):
+  events = [RATE] if reason is None else [dict(kind="end", reason=reason)]
+  path = worked(tmp_path, "per_step", *events)
+  assert sources.read("people", path)[0] == []
+
+
+def test_ratings_come_back_from_prm800ks_rows(tmp_path):
+  path = worked(tmp_path, "first_error", RATE, dict(kind="error", step=1))
+  ours = [*people_folder.read(path)]
+  prm800k.write(tmp_path / "rows.jsonl", ours)
+  (row,) = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
+  assert row["labeler"] == "ann"
+  assert row["label"]["finish_reason"] == "found_error"
+  (back,) = prm800k.read(tmp_path / "rows.jsonl")
+  assert (back.steps, back.ratings) == (ours[0].steps, ours[0].ratings)
+
+
+def test_alternatives_are_a_tree_that_prm800k_can_hold(tmp_path):
+  path = worked(
+    tmp_path,
+    "alternatives",
+    RATE,
+    dict(RATE, alternative=1, rating=-1),
+    dict(kind="take", alternative=0),
+    dict(RATE, step=1, alternative=1, rating=-1),
+    dict(kind="write", text="4 times 3 is 12"),
+    dict(kind="end", reason="solution"),
+  )
+  ours = [*people_folder.read(path)]
+  assert [(s.id, s.steps, s.ratings) for s in ours] == [
+    ("a/ann/path", ("2 + 2 = 4", "4 times 3 is 12"), (1, None)),
+    ("a/ann/0.1", ("2 + 2 = 5",), (-1,)),
+    ("a/ann/1.1", ("2 + 2 = 4", "4 x 3 = 13"), (None, -1)),
+  ]
+  prm800k.write(tmp_path / "rows.jsonl", ours)
+  (row,) = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
+  steps = row["label"]["steps"]
+  assert [len(x["completions"]) for x in steps] == [2, 1]
+  assert steps[1]["human_completion"]["text"] == "4 times 3 is 12"
+  back = [*prm800k.read(tmp_path / "rows.jsonl")]
+  assert [(s.steps, s.ratings) for s in back] == [
+    (s.steps, s.ratings) for s in ours
+  ]
+
+
+def test_preferences_have_no_ratings(tmp_path):
+  path = worked(tmp_path, "pairs", dict(kind="prefer", solution=0))
+  with pytest.raises(errors.InputError, match="which of two"):
+    [*people_folder.read(path)]
+
+
+def test_gold_is_no_label(tmp_path):
+  gold = pool("g", ratings=(1, 1, 1))
+  folder = people_folder.begin(
+    tmp_path / "labels", "first_error", DESIGN, pool("a"), gold
+  )
+  items = {x.id: x for x in people_folder.items_of("first_error", gold)}
+  design = work_queue.Design(screening=1)
+  work = desk_lib.Work("first_error", items, work_queue.Pool([], ["g"]), design)
+  desk = desk_lib.Desk(work, folder.store(), {"k": "ann"})
+  judged(desk, "ann", dict(kind="right"))
+  path = folder.path / people_folder.JUDGEMENTS
+  assert [*people_folder.read(path)] == []
+  assert [x.id for x, _ in folder.states()] == ["g"]
+
+
+def test_a_pool_may_grow_but_not_change(tmp_path):
+  def begin(solutions, task="first_error", gold=(), **design):
+    made = work_queue.Design(**design)
+    return people_folder.begin(tmp_path / "w", task, made, solutions, gold)
+
+  begin(pool("a", "b"))
+  grown = begin(pool("c"))
+  assert [x.id for x in grown.items()] == ["a", "b", "c"]
+  changed = [desks.solution("a", ("another",))]
+  with pytest.raises(errors.InputError, match="'a' had another text"):
+    begin(changed)
+  with pytest.raises(errors.InputError, match="other options: seed"):
+    begin(pool("a"), seed=3)
+  with pytest.raises(errors.InputError, match="no solution has"):
+    begin(pool("a", "b"), "pairs")
+  with pytest.raises(errors.InputError, match="'g' has neither"):
+    begin(pool("a"), gold=pool("g"))
+  with pytest.raises(errors.InputError, match="in the pool as well"):
+    begin(pool("a"), gold=pool("a", ratings=(1, 1, 1)))
+  (tmp_path / "x").mkdir()
+  (tmp_path / "x" / "mine.txt").write_text("mine")
+  with pytest.raises(errors.InputError, match="something else"):
+    people_folder.begin(
+      tmp_path / "x", "per_step", work_queue.Design(), pool("a"), []
+    )
+
+
+# --- The command ------------------------------------------------------------
+
+
+def test_the_command_serves_links_that_stay_and_keeps_what_is_said(tmp_path):
+  jsonl.write_solutions(
+    tmp_path / "s.jsonl",
+    [*pool("a", outcome=True), *pool("b", outcome=False)],
+  )
+  (tmp_path / "scores.jsonl").write_text(
+    "".join(json.dumps(dict(id=x, step_scores=[0.9] * 3)) + "\n" for x in "ab")
+  )
+  (tmp_path / "names.txt").write_text("ann\nbob\n")
+  labels = tmp_path / "labels"
+  command = [
+    *(sys.executable, "-m", "prm_jax", "label", "people"),
+    *(f"--input={tmp_path / 's.jsonl'}", f"--output={labels}", "--port=0"),
+    f"--annotators={tmp_path / 'names.txt'}",
+    f"--scores={tmp_path / 'scores.jsonl'}",
+  ]
+  links = {}
+  for life in range(2):
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+      said = ""
+      while "links: " not in said:
+        said += server.stdout.readline()
+      text = (labels / "links.txt").read_text()
+      rows = [x.split("\t") for x in text.splitlines()]
+      found = {name: link.partition("#key=") for name, link in rows}
+      keys = {name: x[2] for name, x in found.items()}
+      assert keys.keys() == {"ann", "bob"} and len({*keys.values()}) == 2
+      assert not links or links == keys
+      links = keys
+      assert os.stat(labels / "links.txt").st_mode & 0o077 == 0
+      assert not any(key in said for key in keys.values())
+      url = found["ann"][0]
+      told = json.loads(asked(f"{url}v1/label/next", keys["ann"])[2])
+      # The convincing wrong one comes first.
+      assert told["item"]["id"] == "b"
+      ratings = told["item"]["state"]["ratings"]
+      assert ratings == [[0, 0, 1]] * life
+      if life == 0:
+        sent = body(told["item"], RATE)
+        assert asked(f"{url}v1/label/events", keys["ann"], sent)[0] == 200
+      server.terminate()
+      assert server.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+  "names, why", [("", "one name in each line"), ("a\na\n", "each of them once")]
+)
+def test_wrong_names_are_refused_in_one_line(tmp_path, capsys, names, why):
+  jsonl.write_solutions(tmp_path / "s.jsonl", pool("a"))
+  (tmp_path / "names.txt").write_text(names)
+  command = ["label", "people", f"--input={tmp_path / 's.jsonl'}"]
+  command += [f"--output={tmp_path / 'l'}"]
+  command += [f"--annotators={tmp_path / 'names.txt'}"]
+  assert main.main(command) == 1
+  assert why in capsys.readouterr().err
+  assert not (tmp_path / "l").exists()
+
+
+def test_an_order_by_a_model_needs_one():
+  with pytest.raises(errors.InputError, match="give `checkpoint` or `scores`"):
+    prm_jax.LabelPeople(order="uncertain")
+
+
+def test_the_order_of_the_pool_is_the_models():
+  rows = dict(
+    a=(True, [0.9]), b=(False, [0.2]), c=(False, [0.8]), d=(None, [0.5])
+  )
+  items = [
+    judgements.Item(k, "per_step", tuple(pool(k, outcome=x)))
+    for k, (x, _) in rows.items()
+  ]
+  scores = {k: prm_jax.StepScores(tuple(x)) for k, (_, x) in rows.items()}
+
+  def order(name):
+    verb = prm_jax.LabelPeople(order=name, scores="s.jsonl")
+    return "".join(x.id for x in verb._ordered(items, scores))
+
+  assert order("convincing") == "cbad"
+  assert order("uncertain") == "dbca"
+  assert order("file") == "abcd"
