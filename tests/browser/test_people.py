@@ -1,0 +1,585 @@
+"""The labelling page as people use it: by keyboard, and when things go wrong."""
+
+import contextlib
+import json
+import subprocess
+import sys
+
+import desks
+import pages
+import pytest
+
+from prm_jax import schema
+from prm_jax.people import judgement_store
+from prm_jax.people import judgements
+from prm_jax.text import messages as messages_lib
+
+pytestmark = pytest.mark.browser
+
+KEY = "#key=key-of-ann"
+CODE = "def f(x):\n    return 2 * x\n\nprint(f(6))"
+STEPS = ("There are $3 \\times 4$ pens.", CODE, "So $12 - 5 = 8$.", "Thus 8.")
+
+
+def item(task, *texts, id="a"):
+  """Returns an item of solutions with these steps."""
+  texts = texts or (STEPS,)
+  problem = "Tom has $12$ pens and gives 5 away. How many are left?"
+  solutions = (
+    schema.Solution(f"{id}{i or ''}", problem, tuple(steps))
+    for i, steps in enumerate(texts)
+  )
+  return judgements.Item(id, task, tuple(solutions))
+
+
+@pytest.fixture
+def serve(tmp_path):
+  """Serves items, or three of a task; yields the address with Ann's key."""
+  with contextlib.ExitStack() as stack:
+
+    def begin(task, *items, **options):
+      desk = desks.desk(tmp_path, task, items, **options)
+      return stack.enter_context(desks.serving(desk)) + KEY
+
+    yield begin
+
+
+def events(folder):
+  """Returns what is kept: each event with the item that it is of."""
+  with contextlib.closing(
+    judgement_store.JudgementStore(folder / "judgements.db")
+  ) as store:
+    return store.events()
+
+
+def kinds(folder):
+  return [x.event["kind"] for x in events(folder)]
+
+
+def ready(page):
+  page.wait_for_selector("#buttons button")
+  return page
+
+
+def press(page, *keys):
+  """Presses keys; of each judgement waits until the page says it is kept."""
+  for key in keys:
+    page.evaluate("document.getElementById('said').textContent = ''")
+    page.keyboard.press(key)
+    pages.until(page, "document.getElementById('said').textContent !== ''")
+
+
+def go_on(page):
+  """Goes to the next item."""
+  page.evaluate("document.getElementById('problem').textContent = ''")
+  page.keyboard.press("n")
+  pages.until(
+    page,
+    "document.getElementById('problem').textContent !== ''"
+    " || document.getElementById('work').hidden",
+  )
+
+
+def said(page):
+  return page.inner_text("#said")
+
+
+def ratings(page):
+  """Returns the rating of each row, as it is read, "not judged" without one."""
+  return page.eval_on_selector_all(
+    "#lists .step .chips",
+    """(nodes) => nodes.map((x) => [...x.children]
+      .filter((y) => !y.classList.contains('chip'))
+      .map((y) => y.textContent.replace(/^\\W+/, '')).join())""",
+  )
+
+
+def current(page):
+  """Returns the number of the marked row, which has the focus."""
+  row = page.locator("[aria-current=step]")
+  assert row.evaluate("(x) => x === document.activeElement")
+  return row.locator(".number").text_content().removeprefix("step ")
+
+
+# --- The four tasks, by keyboard ---------------------------------------------
+
+
+def test_a_person_judges_up_to_the_first_wrong_step_and_then_sees_scores(
+  opened, serve, tmp_path
+):
+  scores = {"a": {"m": [0.9, 0.8, 0.1, 0.7]}}
+  items = item("first_error"), item("first_error", id="b")
+  page = ready(opened(serve("first_error", *items, scores=scores)))
+  assert ratings(page) == ["not judged"] * 4 and current(page) == "1"
+  press(page, "3")
+  assert said(page) == "Step 1: right, kept." and current(page) == "2"
+  press(page, "f", "2")
+  assert said(page) == "Step 2: neutral, kept."
+  assert not page.locator(".chip").count()
+  press(page, "1")
+  assert ratings(page) == [
+    *("right", "neutral,badly split", "wrong", "not judged")
+  ]
+  outcome = page.inner_text("#outcome")
+  assert "first wrong step is step 3" in outcome
+  assert "m: first doubted step: 3" in outcome
+  assert page.locator(".chip").all_text_contents() == [
+    *("m 0.900", "m 0.800", "m 0.100", "m 0.700")
+  ]
+  kept = [x.event for x in events(tmp_path)]
+  place = dict(step=2, alternative=0)
+  assert kept[-1] == dict(kind="rate", rating=-1, **place)
+  assert [x["kind"] for x in kept] == ["rate", "flag", "rate", "rate"]
+  go_on(page)
+  assert page.inner_text("#done") == "1 done" and current(page) == "1"
+  # A later step is the first wrong one: those before it are right.
+  page.keyboard.press("j")
+  page.keyboard.press("ArrowDown")
+  press(page, "3")
+  assert "Step 1 is judged next" in said(page)
+  press(page, "e")
+  assert ratings(page) == ["right", "right", "wrong", "not judged"]
+  page.keyboard.press("Enter")
+  pages.until(page, "document.getElementById('work').hidden")
+  assert "have done 2" in said(page)
+  assert page.inner_text("#work-title") == "Nothing is left"
+
+
+def test_all_further_steps_are_right_by_one_key(opened, serve, tmp_path):
+  page = ready(opened(serve("first_error")))
+  press(page, "2", "a")
+  assert ratings(page) == ["neutral", "right", "right"]
+  assert page.inner_text("#outcome") == "No step is wrong."
+  assert kinds(tmp_path) == ["rate", "right"]
+
+
+def test_every_step_is_judged_in_any_order(opened, serve, tmp_path):
+  page = ready(opened(serve("per_step", item("per_step"))))
+  page.keyboard.press("j")
+  press(page, "2")
+  assert current(page) == "3"
+  press(page, "1")
+  page.keyboard.press("k")
+  page.keyboard.press("k")
+  assert current(page) == "2"
+  press(page, "3")
+  assert ratings(page) == ["not judged", "right", "wrong", "not judged"]
+  assert current(page) == "4"
+  press(page, "3")
+  assert current(page) == "1"
+  press(page, "2")
+  assert "2 right, 1 neutral, 1 wrong" in page.inner_text("#outcome")
+  assert kinds(tmp_path) == ["rate"] * 5
+
+
+def test_alternatives_are_rated_taken_and_written(opened, serve, tmp_path):
+  page = ready(opened(serve("alternatives", desks.item("alternatives"))))
+  assert ratings(page) == ["not judged"] * 2
+  press(page, "Enter")
+  assert "Only what is rated" in said(page)
+  press(page, "1", "3")
+  # The best of what is rated is marked.
+  assert ratings(page) == ["wrong", "right"] and current(page) == "B"
+  page.keyboard.press("k")
+  press(page, "2")
+  press(page, "f", "u", "Enter")
+  assert page.inner_text("#path .text") == "2 + 2 = 5"
+  assert "nothing goes on" in page.inner_text("#list-title")
+  press(page, "u")
+  assert current(page) == "B"
+  page.keyboard.press("w")
+  page.keyboard.insert_text("left")
+  page.keyboard.press("Escape")
+  assert not page.is_visible("#write") and current(page) == "B"
+  page.keyboard.press("w")
+  page.keyboard.type("2 + 2 = 1 + 3")  # Its digits are no judgements.
+  press(page, "Control+Enter")
+  assert not page.is_visible("#write")
+  assert page.text_content("#path .step") == "step 12 + 2 = 1 + 3your own"
+  press(page, "a")
+  assert page.inner_text("#outcome") == "The solution is complete: 1 steps."
+  kept = [x.event for x in events(tmp_path)]
+  assert kept[-2:] == [
+    dict(kind="write", text="2 + 2 = 1 + 3"),
+    dict(kind="end", reason="solution"),
+  ]
+  press(page, "u", "e")
+  assert "no way to go on is right" in page.inner_text("#outcome")
+
+
+def test_one_of_a_pair_is_preferred_or_neither(opened, serve, tmp_path):
+  page = ready(opened(serve("pairs")))
+  assert page.is_visible("#pair-rules") and not page.is_visible("#rules")
+  for key, words in (
+    *(("1", "The first solution"), ("2", "The second solution")),
+    ("0", "Neither solution"),
+  ):
+    press(page, key)
+    assert page.inner_text("#outcome") == f"{words} is better."
+    marked = page.locator("h3", has_text="better").all_inner_texts()
+    assert [words.split()[1].lower() in x.lower() for x in marked] == (
+      [True] * (key != "0")
+    )
+    press(page, "u")
+  sent = [x.event.get("solution") for x in events(tmp_path)]
+  assert sent == [0, None, 1, None, None, None]
+
+
+@pytest.mark.parametrize("task", judgements.TASKS)
+def test_a_bad_problem_and_giving_up_end_every_task(
+  opened, serve, tmp_path, task
+):
+  page = ready(opened(serve(task)))
+  press(page, "b")
+  assert page.inner_text("#outcome") == "A bad problem."
+  press(page, "u", "g")
+  assert page.inner_text("#outcome") == "Given up."
+  reasons = [x.event.get("reason") for x in events(tmp_path)]
+  assert reasons == ["bad_problem", None, "give_up"]
+  # All keys of the task are in the dialog, and so is the way out of it.
+  page.keyboard.press("?")
+  known = page.locator("#help kbd").all_inner_texts()
+  assert {"b", "g", "u", "n"} < {*known}
+  page.keyboard.press("u")
+  page.keyboard.press("Escape")
+  assert not page.is_visible("#help") and len(kinds(tmp_path)) == 3
+
+
+def test_undo_takes_back_one_by_one_and_reaches_the_item_before(
+  opened, serve, tmp_path
+):
+  page = ready(opened(serve("first_error")))
+  press(page, "u")
+  assert said(page) == "There is nothing to undo."
+  press(page, "3", "2", "1")
+  press(page, "u", "u")
+  assert ratings(page) == ["right", "not judged", "not judged"]
+  assert current(page) == "2"
+  press(page, "a")
+  go_on(page)
+  assert "in b?" in page.inner_text("#problem")
+  press(page, "u")
+  assert "item before" in said(page) and "in a?" in page.inner_text("#problem")
+  press(page, "u")
+  assert ratings(page) == ["right", "not judged", "not judged"]
+  assert {x.item for x in events(tmp_path)} == {"a"}
+
+
+def test_one_key_is_one_judgement_however_fast_and_however_long(
+  opened, serve, tmp_path
+):
+  page = ready(opened(serve("first_error", item("first_error"))))
+  held = "new KeyboardEvent('keydown', {key: '3', bubbles: true, repeat: true})"
+  page.evaluate(f"document.body.dispatchEvent({held})")
+  # All are pressed before the first is answered.
+  one = held.replace("true, repeat", "true, other")
+  page.evaluate(
+    f"for (let i = 0; i < 3; i++) document.body.dispatchEvent({one})"
+  )
+  pages.until(
+    page, "document.getElementById('said').textContent.startsWith('Step 3')"
+  )
+  assert [x.event["step"] for x in events(tmp_path)] == [0, 1, 2]
+  assert current(page) == "4"
+  page.get_by_role("button", name="1 wrong").click()
+  page.wait_for_selector("#outcome:not([hidden])")
+  assert ratings(page) == ["right", "right", "right", "wrong"]
+
+
+# --- Nothing is lost ---------------------------------------------------------
+
+
+def test_a_reload_in_the_middle_goes_on_where_it_was(opened, serve, tmp_path):
+  page = ready(opened(serve("per_step")))
+  assert page.url.endswith("/")  # Without the key.
+  page.keyboard.press("j")
+  press(page, "1")
+  page.reload()
+  ready(page)
+  assert ratings(page) == ["not judged", "wrong", "not judged"]
+  assert current(page) == "1"
+  press(page, "3")
+  assert len(kinds(tmp_path)) == 2
+  assert page.evaluate("Object.keys(localStorage)") == []
+  assert not page.context.cookies()
+
+
+def test_of_two_tabs_the_second_is_told_and_shows_how_it_stands(
+  opened, serve, tmp_path
+):
+  page = ready(opened(serve("first_error")))
+  other = page.context.new_page()
+  other.goto(page.url + KEY)
+  ready(other)
+  press(other, "2")
+  page.keyboard.press("3")
+  page.wait_for_selector("#error:not([hidden])")
+  assert "judged elsewhere" in page.inner_text("#error")
+  assert ratings(page) == ["neutral", "not judged", "not judged"]
+  press(page, "3")
+  assert not page.is_visible("#error")
+  assert [x.event["rating"] for x in events(tmp_path)] == [0, 1]
+
+
+def test_a_judgement_outlives_the_page_whose_server_doesnt_answer(
+  opened, serve, tmp_path
+):
+  page = ready(opened(serve("first_error")))
+  press(page, "2")
+  page.context.route("**/events", lambda route: route.abort())
+  page.keyboard.press("3")
+  page.wait_for_selector("#late:not([hidden])")
+  assert "Step 2: right: not kept yet, trying again" in page.inner_text("#late")
+  press(page, "3")
+  assert "Wait" in said(page)
+  stored = page.evaluate("Object.entries(localStorage)")
+  assert len(stored) == 1 and "key-of-ann" not in json.dumps(stored)
+  # Another person's page at the same browser doesn't send it.
+  page.context.unroute("**/events")
+  other = page.context.new_page()
+  other.goto(page.url + "#key=key-of-bob")
+  ready(other)
+  other.close()
+  assert len(kinds(tmp_path)) == 1
+  page.reload()
+  pages.until(page, "document.querySelectorAll('.rating.right').length > 1")
+  assert said(page) == "Step 2: right, kept."
+  assert ratings(page) == ["neutral", "right", "not judged"]
+  assert [x.event["step"] for x in events(tmp_path)] == [0, 1]
+  assert page.evaluate("localStorage.length") == 0
+
+
+def test_a_judgement_whose_answer_is_lost_is_kept_once(opened, serve, tmp_path):
+  page = ready(opened(serve("first_error")))
+  answers = []
+
+  def lose(route):
+    answers.append(route.fetch().json())
+    route.abort()
+
+  page.route("**/events", lose, times=1)
+  page.keyboard.press("3")
+  page.wait_for_selector("#late:not([hidden])")
+  page.evaluate("dispatchEvent(new Event('online'))")
+  pages.until(
+    page, "document.getElementById('said').textContent.includes('kept')"
+  )
+  assert answers[0]["last"] == events(tmp_path)[-1].number
+  press(page, "2")
+  assert [x.event["rating"] for x in events(tmp_path)] == [1, 0]
+  assert not page.is_visible("#late")
+
+
+SERVER = """
+import pathlib, sys, desks
+from prm_jax.people import people_server
+desk = desks.desk(pathlib.Path(sys.argv[1]), "per_step")
+server = people_server.PeopleServer(desk, "127.0.0.1", int(sys.argv[2]))
+print(server.url, flush=True)
+server.serve_forever()
+"""
+
+
+def start(folder, port=0):
+  """Returns a server as a process, and its address."""
+  paths = f"import sys; sys.path[:0] = {sys.path!r}"
+  command = [sys.executable, "-c", paths + SERVER, str(folder), str(port)]
+  process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+  assert process.stdout is not None
+  return process, process.stdout.readline().strip()
+
+
+def test_a_server_that_is_killed_and_comes_back_has_every_judgement_once(
+  opened, tmp_path
+):
+  process, url = start(tmp_path)
+  try:
+    page = ready(opened(url + KEY))
+    press(page, "3")
+    process.kill()
+    process.wait()
+    page.keyboard.press("2")
+    page.wait_for_selector("#late:not([hidden])")
+    assert ratings(page) == ["right", "not judged", "not judged"]
+    process, again = start(tmp_path, int(url.rstrip("/").rpartition(":")[2]))
+    assert again == url
+    page.evaluate("dispatchEvent(new Event('online'))")
+    pages.until(
+      page, "document.getElementById('said').textContent.startsWith('Step 2')"
+    )
+    press(page, "1")
+    assert ratings(page) == ["right", "neutral", "wrong"]
+    assert [x.event["rating"] for x in events(tmp_path)] == [1, 0, -1]
+  finally:
+    process.kill()
+    process.wait()
+
+
+def test_too_many_requests_are_sent_again_when_the_server_says(
+  opened, serve, tmp_path
+):
+  page = ready(opened(serve("first_error")))
+  page.route(
+    "**/events",
+    lambda route: route.fulfill(
+      status=429, headers={"Retry-After": "0.05"}, json=dict(error="too many")
+    ),
+    times=2,
+  )
+  press(page, "3")
+  assert kinds(tmp_path) == ["rate"]
+
+
+def test_what_a_server_refuses_is_said_and_a_written_step_stays(opened, serve):
+  page = ready(opened(serve("alternatives")))
+  page.keyboard.press("w")
+  page.keyboard.insert_text("x" * (1 << 20))
+  page.keyboard.press("Control+Enter")
+  page.wait_for_selector("#error:not([hidden])")
+  assert len(page.input_value("#written")) == 1 << 20
+  page.fill("#written", "short")
+  press(page, "Control+Enter")
+  assert page.inner_text("#path .text") == "short"
+  assert not page.is_visible("#error")
+
+
+def test_without_a_right_key_one_is_asked_for(opened, serve):
+  page = opened(serve("first_error").replace("ann", "nobody"))
+  page.wait_for_selector("#key-form:not([hidden])")
+  assert "nobody's" in page.inner_text("#error")
+  page.keyboard.insert_text("key-of-bob")
+  page.keyboard.press("Enter")
+  ready(page)
+  assert not page.is_visible("#key-form") and not page.is_visible("#error")
+  assert "key-of" not in page.content() + page.url
+
+
+def test_the_time_of_a_judgement_has_no_idle_time(opened, serve, tmp_path):
+  url = serve("first_error")
+  page = opened(url.removesuffix(KEY))
+  page.clock.install()
+  page.goto(url)
+  ready(page)
+  page.clock.run_for(10_000)
+  page.keyboard.press("j")
+  page.clock.run_for(500_000)
+  page.keyboard.press("k")
+  page.clock.run_for(5_000)
+  press(page, "3")
+  page.clock.run_for(2_000)
+  press(page, "3")
+  first, second = (x.seconds for x in events(tmp_path))
+  assert 44 < first < 48 and 1.9 < second < 5
+
+
+# --- Everyone's texts, everyone's eyes ---------------------------------------
+
+
+def hostile(task):
+  texts = pages.HOSTILE
+  more = [texts[::-1]] if task == "pairs" else []
+  more = [[x] for x in texts[1:]] if task == "alternatives" else more
+  made = item(task, texts, *more)
+  solutions = [
+    schema.Solution(f"<b>{i}", "\n".join(texts), x.steps)
+    for i, x in enumerate(made.solutions)
+  ]
+  return judgements.Item("<b>0/../#?%", task, tuple(solutions))
+
+
+def looked_at(page):
+  """Yields for each width that the page must fit, in light and in dark."""
+  for width, scheme in ((400, "dark"), (1280, "light")):
+    page.set_viewport_size(dict(width=width, height=800))
+    page.emulate_media(color_scheme=scheme)
+    yield width
+    pages.check_fits(page)
+
+
+@pytest.mark.parametrize("task", judgements.TASKS)
+def test_hostile_texts_are_texts(opened, serve, task):
+  given = hostile(task)
+  names = {given.id: {"<img src=x onerror='window.hacked=1'>": [0.1] * 17}}
+  page = ready(opened(serve(task, given, scores=names)))
+  for _ in looked_at(page):
+    pages.check_unhacked(page)
+  shown = page.locator("#lists .step > .text").all_text_contents()
+  for text, seen in zip(pages.HOSTILE, shown, strict=False):
+    if "\u0000" not in text and not text.startswith("$"):
+      assert seen == text
+  if task == "alternatives":
+    press(page, "3", "Enter")
+  else:
+    press(page, {"first_error": "a", "pairs": "1"}.get(task, "f"))
+  for _ in looked_at(page):
+    pages.check_unhacked(page)
+
+
+@pytest.mark.parametrize("task", judgements.TASKS)
+def test_the_page_fits_and_can_be_read(opened, serve, task):
+  texts = dict(alternatives=[STEPS, STEPS[1:], STEPS[2:]], pairs=[STEPS] * 2)
+  scores = {"a": {"m": [0.9, 0.45, 0.01, 0.5]}}
+  given = item(task, *texts.get(task, [STEPS]))
+  page = ready(opened(serve(task, given, scores=scores)))
+  if task != "pairs":
+    press(page, "3", "f", "2")
+  if task == "alternatives":
+    press(page, "1", "Enter")
+    page.keyboard.press("w")
+  for _ in looked_at(page):
+    pages.check_reads(page)
+  if task == "alternatives":
+    page.keyboard.press("Escape")
+  press(page, {"pairs": "1", "first_error": "1"}.get(task, "g"))
+  for _ in looked_at(page):
+    pages.check_reads(page)
+  page.keyboard.press("?")
+  for width in looked_at(page):
+    if width == 400:
+      pages.check_reads(page)
+
+
+def test_a_step_is_read_with_its_rating(opened, serve):
+  page = ready(opened(serve("first_error", item("first_error"))))
+  press(page, "3", "2")
+  read = [x for x in pages.spoken(page) if x]
+  last = read.index("Thus 8.")
+  assert read[last - 2 : last + 2] == ["step", "4", "Thus 8.", "not judged"]
+  code = read.index("neutral", read.index("Solution"))
+  assert read[code - 1] == CODE.splitlines()[-1] or CODE in read[code - 1]
+  assert "Step 2: neutral, kept." in read
+
+
+def test_a_conversation_is_shown_in_its_turns_with_white_space(opened, serve):
+  told = (
+    *(("system", "Be short."), ("user", "What is 2 x 6?")),
+    *(("assistant", CODE), ("user", "So?"), ("assistant", "It is 12.")),
+  )
+  solution = messages_lib.trajectory([dict(role=x, content=y) for x, y in told])
+  given = judgements.Item("a", "first_error", (solution,))
+  page = ready(opened(serve("first_error", given)))
+  rows = page.locator("#lists li").evaluate_all(
+    "(nodes) => nodes.map((x) => x.querySelector('div.text').textContent)"
+  )
+  assert rows == [text for _, text in told]
+  assert not page.is_visible("#problem")
+  assert page.locator(".turn b").all_inner_texts() == ["system", "user", "user"]
+  assert CODE in page.locator(".step").first.inner_text()
+  press(page, "3", "1")
+  assert ratings(page) == ["right", "wrong"]
+
+
+def test_in_a_long_solution_the_marked_step_is_in_sight(opened, serve):
+  steps = [f"{i} is a number, and so is {i + 1}. " * 6 for i in range(30)]
+  page = ready(opened(serve("first_error", item("first_error", steps))))
+  for width in (400, 1280):
+    page.set_viewport_size(dict(width=width, height=800))
+    for _ in range(6):
+      press(page, "3")
+      assert page.evaluate(
+        """() => {
+          const row = document.activeElement.getBoundingClientRect();
+          const bar = document.getElementById('bar').getBoundingClientRect();
+          return row.top >= 0 && row.bottom <= bar.top;
+        }"""
+      )
