@@ -64,27 +64,6 @@ def solutions(
   ]
 
 
-def rated_part(solution: schema.Solution) -> schema.Solution:
-  """Returns a solution up to its last rated step, as PRM800K's form has it.
-
-  There a step without a rating is one that a person wrote.
-
-  Args:
-    solution: The solution, with ratings.
-  """
-  assert solution.ratings is not None
-  num = max(
-    (i + 1 for i, x in enumerate(solution.ratings) if x is not None), default=0
-  )
-  return dataclasses.replace(
-    solution,
-    steps=solution.steps[:num],
-    ratings=solution.ratings[:num],
-    raw_text=None,
-    spans=None,
-  )
-
-
 def preference(
   item: judgements.Item, state: judgements.State, annotator: str
 ) -> dict[str, Any] | None:

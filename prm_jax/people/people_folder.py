@@ -230,15 +230,12 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
     if item.id in gold:
       continue
     state = judgements.state_of(item, [x.event for x in said])
-    found = judged_solutions.solutions(
+    yield from judged_solutions.solutions(
       item,
       state,
       said[0].annotator,
       dict(seconds=round(sum(x.seconds for x in said), 1)),
     )
-    # What follows a first error wasn't looked at.
-    cuts = folder.task == "first_error"
-    yield from map(judged_solutions.rated_part, found) if cuts else found
 
 
 def _faults(

@@ -29,12 +29,13 @@ _FOLDER = "prm_jax.datasets.formats"
 
 
 def load(name: str) -> ModuleType:
-  """Returns a module of datasets/formats.
+  """Returns a module of datasets/formats, or that of people's judgements.
 
   Args:
-    name: The module's name there.
+    name: The module's name there; people_folder for judgements.
   """
-  return importlib.import_module(f"{_FOLDER}.{name}")
+  folder = "prm_jax.people" if name == "people_folder" else _FOLDER
+  return importlib.import_module(f"{folder}.{name}")
 
 
 class _Modules(Mapping[str, ModuleType]):
@@ -59,7 +60,6 @@ FORMATS = _Modules(
   *("agent_process_bench", "label_studio"),
   jsonl="prm_jax.records.jsonl",
   stepwise=f"{_FOLDER}.trl_stepwise",
-  people="prm_jax.people.people_folder",
 )
 # Their `read` also takes a Counter of what the form can't say, and leaves that
 # out; the others refuse it.

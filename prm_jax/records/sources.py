@@ -41,6 +41,7 @@ _READ_ONLY: dict[str, Reader] = {
     path
   ),
   "gsm8k_pool": lambda path, left_out: formats.load("gsm8k").read_pool(path),
+  "people": lambda path, left_out: formats.load("people_folder").read(path),
   STORED: lambda path, left_out: array_record.Stored(path),
 }
 

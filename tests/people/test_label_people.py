@@ -199,8 +199,8 @@ def worked(tmp_path, task, *events):
 def test_judgements_are_solutions_with_ratings_at_any_moment(tmp_path):
   path = worked(tmp_path, "first_error", RATE, dict(kind="error", step=1))
   (solution,), _ = sources.read("people", path)
-  assert solution.id == "a/ann" and solution.ratings == (1, -1)
-  assert solution.steps == desks.STEPS[:2]
+  assert solution.id == "a/ann" and solution.ratings == (1, -1, None)
+  assert solution.steps == desks.STEPS
   assert solution.extra["annotator"] == "ann"
   assert solution.extra["finish_reason"] == "found_error"
   assert solution.extra["seconds"] == 4.0
@@ -221,7 +221,8 @@ def test_ratings_come_back_from_prm800ks_rows(tmp_path):
   assert row["labeler"] == "ann"
   assert row["label"]["finish_reason"] == "found_error"
   (back,) = prm800k.read(tmp_path / "rows.jsonl")
-  assert (back.steps, back.ratings) == (ours[0].steps, ours[0].ratings)
+  # In a row a step without a rating is one that a person wrote.
+  assert (back.steps, back.ratings) == (desks.STEPS[:2], (1, -1))
 
 
 def test_alternatives_are_a_tree_that_prm800k_can_hold(tmp_path):

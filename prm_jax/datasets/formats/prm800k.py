@@ -97,8 +97,8 @@ def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
   ratings, reference_answer, finish_reason, generation and annotator come back
   the same. A flagged path comes back flagged, but not where. What `read` leaves
   out is gone (unrated completions, tests of the labelers), and so are when it
-  was labelled, the order of a step's completions, and the further "fields" of
-  another form.
+  was labelled, the order of a step's completions, steps after the error at
+  which an annotator stopped, and the further "fields" of another form.
 
   Raises:
     InputError: a solution has no ratings, or isn't what its id says: a row's
@@ -261,6 +261,7 @@ def _raw(tree: list[schema.Solution]) -> dict[str, Any]:
   """Returns the raw row of one tree."""
   for solution in tree:
     check(solution)
+  tree = [_until_found(solution) for solution in tree]
   first = tree[0]
   match = _IN_A_ROW.fullmatch(first.id)
   has_path = not match or match["place"] == "path"
@@ -296,6 +297,25 @@ def _raw(tree: list[schema.Solution]) -> dict[str, Any]:
         " a step is blank; give it an id of its own, or drop the blank step",
       )
   return row
+
+
+def _until_found(solution: schema.Solution) -> schema.Solution:
+  """Returns a solution up to the error at which its annotator stopped.
+
+  In a row, a step without a rating is one that a person wrote.
+  """
+  num = (_last_rated(solution) or 0) + 1
+  stopped = solution.extra.get("finish_reason") == "found_error"
+  ratings = solution.ratings
+  if not stopped or ratings is None or ratings[num - 1] != -1:
+    return solution
+  return dataclasses.replace(
+    solution,
+    steps=solution.steps[:num],
+    ratings=ratings[:num],
+    raw_text=None,
+    spans=None,
+  )
 
 
 def _content(solution: schema.Solution) -> tuple[Any, ...]:

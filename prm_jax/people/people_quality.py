@@ -1,0 +1,169 @@
+"""How well people judge: on gold items, among each other, and over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+import math
+import statistics
+from typing import Any, NamedTuple
+
+from prm_jax import schema
+from prm_jax.evaluation import agreement
+from prm_jax.people import judged_solutions
+from prm_jax.people import judgements
+from prm_jax.people import people_folder
+from prm_jax.records import identity
+
+# Of the standard normal distribution: 95 % lie within as many deviations.
+_Z = 1.959963984540054
+
+
+class Judged(NamedTuple):
+  """An item that a person ended.
+
+  Args:
+    annotator: The person.
+    item: The id of the item.
+    values: P(correct so far) of each step, as the person says.
+    is_right: Whether the first error is that of the gold item; None if it isn't
+      gold.
+    seconds: How long it took.
+    number: The place of its last event among all.
+  """
+
+  annotator: str
+  item: str
+  values: tuple[float | None, ...]
+  is_right: bool | None
+  seconds: float
+  number: int
+
+
+def wilson(right: int, num: int) -> tuple[float, float]:
+  """Returns the 95 % interval of a share (Wilson 1927).
+
+  Args:
+    right: How often it was so.
+    num: How often it could be.
+  """
+  if not num:
+    return 0.0, 1.0
+  share, square = right / num, _Z * _Z / num
+  middle = (share + square / 2) / (1 + square)
+  half = (
+    _Z
+    * math.sqrt(share * (1 - share) / num + square / (4 * num))
+    / (1 + square)
+  )
+  return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def judged(folder: people_folder.Folder) -> list[Judged]:
+  """Returns the items that people ended, in the order in which they did.
+
+  Args:
+    folder: The folder of the work, of a task with one solution in an item.
+  """
+  gold = {s.id: _first_error(agreement.values_of(s)) for s in folder.gold()}
+  found = []
+  for item, said in folder.states():
+    state = judgements.state_of(item, [x.event for x in said])
+    if state.reason is None or state.reason in judged_solutions.NOT_JUDGED:
+      continue
+    values = tuple(
+      None if x is None else (x + 1) / 2
+      for x in (state.rating(i) for i in range(len(item.steps)))
+    )
+    is_right = None
+    if item.id in gold:
+      is_right = _first_error(values) == gold[item.id]
+    found.append(
+      Judged(
+        *(said[0].annotator, item.id, values, is_right),
+        *(sum(x.seconds for x in said), said[-1].number),
+      )
+    )
+  return sorted(found, key=lambda x: x.number)
+
+
+def report(
+  folder: people_folder.Folder, *, num_resamples: int = 1_000, seed: int = 0
+) -> dict[str, Any]:
+  """Returns how well people judge, as JSON has it.
+
+  Args:
+    folder: The folder of the work, of a task with one solution in an item.
+    num_resamples: The number of resamples of each interval of agreement.
+    seed: The seed of their draws.
+
+  Returns:
+    `people`: of each person the items and steps, the median seconds of a step,
+    the share of gold items with the right first error and its interval
+    (Wilson), the same of the first and of the last half of the gold items, and
+    the share of steps that are rated right; `agreement`: agreement.measured of
+    the items that several people judged, None without such.
+  """
+  found = judged(folder)
+  problems = {
+    x.id: identity.problem_digest(x.solutions[0].problem)
+    for x in folder.items()
+  }
+  shared = [
+    agreement.Judgement(x.annotator, x.item, problems[x.item], x.values)
+    for x in found
+    if x.item in problems
+  ]
+  names = dict.fromkeys(x.annotator for x in found)
+  return dict(
+    task=folder.task,
+    people={
+      name: of_person([x for x in found if x.annotator == name])
+      for name in names
+    },
+    agreement=agreement.measured(
+      shared, num_resamples=num_resamples, seed=seed
+    ),
+  )
+
+
+def of_person(found: Sequence[Judged]) -> dict[str, Any]:
+  """Returns what is known of a person; see report.
+
+  Args:
+    found: The items that the person ended, in their order.
+  """
+  gold = [x.is_right for x in found if x.is_right is not None]
+  half = len(gold) // 2
+  rated = [v for x in found for v in x.values if v is not None]
+  paces = [
+    x.seconds / num
+    for x in found
+    if (num := sum(v is not None for v in x.values))
+  ]
+  middle = len(paces) // 2
+  return dict(
+    items=len(found),
+    steps=len(rated),
+    seconds_a_step=_median(paces),
+    seconds_a_step_first_half=_median(paces[:middle]),
+    seconds_a_step_last_half=_median(paces[middle:]),
+    rated_right=_share(sum(v == 1 for v in rated), len(rated)),
+    gold=_share(sum(gold), len(gold)),
+    gold_first_half=_share(sum(gold[:half]), half),
+    gold_last_half=_share(sum(gold[half:]), len(gold) - half),
+  )
+
+
+def _share(right: int, num: int) -> dict[str, Any] | None:
+  """Returns a share with its interval; None of nothing."""
+  if not num:
+    return None
+  return dict(value=right / num, interval=list(wilson(right, num)), of=num)
+
+
+def _median(values: Sequence[float]) -> float | None:
+  return statistics.median(values) if values else None
+
+
+def _first_error(values: Iterable[float | None]) -> int | None:
+  return agreement.first_error(values, lambda x: x >= schema.THRESHOLD)
