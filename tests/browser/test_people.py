@@ -135,10 +135,14 @@ def test_a_person_judges_up_to_the_first_wrong_step_and_then_sees_scores(
   # A later step is the first wrong one: those before it are right.
   page.keyboard.press("j")
   page.keyboard.press("ArrowDown")
+  press(page, "f")
+  assert current(page) == "3"
   press(page, "3")
   assert "Step 1 is judged next" in said(page)
   press(page, "e")
-  assert ratings(page) == ["right", "right", "wrong", "not judged"]
+  assert ratings(page) == [
+    *("right", "right", "wrong,badly split", "not judged")
+  ]
   page.keyboard.press("Enter")
   pages.until(page, "document.getElementById('work').hidden")
   assert "have done 2" in said(page)
@@ -268,14 +272,20 @@ def test_undo_takes_back_one_by_one_and_reaches_the_item_before(
 def test_one_key_is_one_judgement_however_fast_and_however_long(
   opened, serve, tmp_path
 ):
-  page = ready(opened(serve("first_error", item("first_error"))))
-  held = "new KeyboardEvent('keydown', {key: '3', bubbles: true, repeat: true})"
-  page.evaluate(f"document.body.dispatchEvent({held})")
+  items = item("first_error"), item("first_error", id="b")
+  page = ready(opened(serve("first_error", *items)))
+
+  def press_at_once(keys, is_held="false"):
+    page.evaluate(
+      f"""for (const key of '{keys}') {{
+        document.activeElement.dispatchEvent(new KeyboardEvent(
+          'keydown', {{key, bubbles: true, repeat: {is_held}}}));
+      }}"""
+    )
+
+  press_at_once("3", is_held="true")
   # All are pressed before the first is answered.
-  one = held.replace("true, repeat", "true, other")
-  page.evaluate(
-    f"for (let i = 0; i < 3; i++) document.body.dispatchEvent({one})"
-  )
+  press_at_once("333")
   pages.until(
     page, "document.getElementById('said').textContent.startsWith('Step 3')"
   )
@@ -284,6 +294,12 @@ def test_one_key_is_one_judgement_however_fast_and_however_long(
   page.get_by_role("button", name="1 wrong").click()
   page.wait_for_selector("#outcome:not([hidden])")
   assert ratings(page) == ["right", "right", "right", "wrong"]
+  # What isn't seen yet isn't judged.
+  press_at_once("n3")
+  page.wait_for_selector("[aria-current=step]")
+  assert ratings(page) == ["not judged"] * 4
+  press(page, "2")
+  assert [x.event["rating"] for x in events(tmp_path)] == [1, 1, 1, -1, 0]
 
 
 # --- Nothing is lost ---------------------------------------------------------
@@ -319,6 +335,20 @@ def test_of_two_tabs_the_second_is_told_and_shows_how_it_stands(
   press(page, "3")
   assert not page.is_visible("#error")
   assert [x.event["rating"] for x in events(tmp_path)] == [0, 1]
+  # Also of a judgement that a closed tab has left.
+  other.reload()
+  ready(other)
+  page.context.route("**/events", lambda route: route.abort())
+  page.keyboard.press("3")
+  page.wait_for_selector("#late:not([hidden])")
+  page.close()
+  other.context.unroute("**/events")
+  press(other, "1")
+  other.reload()
+  other.wait_for_selector("#error:not([hidden])")
+  assert "Step 3: right: not kept" in other.inner_text("#error")
+  assert "in b?" in other.inner_text("#problem")
+  assert [x.event["rating"] for x in events(tmp_path)] == [0, 1, -1]
 
 
 def test_a_judgement_outlives_the_page_whose_server_doesnt_answer(
@@ -327,11 +357,9 @@ def test_a_judgement_outlives_the_page_whose_server_doesnt_answer(
   page = ready(opened(serve("first_error")))
   press(page, "2")
   page.context.route("**/events", lambda route: route.abort())
-  page.keyboard.press("3")
+  page.keyboard.press("1")
   page.wait_for_selector("#late:not([hidden])")
-  assert "Step 2: right: not kept yet, trying again" in page.inner_text("#late")
-  press(page, "3")
-  assert "Wait" in said(page)
+  assert "Step 2: wrong: not kept yet, trying again" in page.inner_text("#late")
   stored = page.evaluate("Object.entries(localStorage)")
   assert len(stored) == 1 and "key-of-ann" not in json.dumps(stored)
   # Another person's page at the same browser doesn't send it.
@@ -342,9 +370,9 @@ def test_a_judgement_outlives_the_page_whose_server_doesnt_answer(
   other.close()
   assert len(kinds(tmp_path)) == 1
   page.reload()
-  pages.until(page, "document.querySelectorAll('.rating.right').length > 1")
-  assert said(page) == "Step 2: right, kept."
-  assert ratings(page) == ["neutral", "right", "not judged"]
+  page.wait_for_selector("#outcome:not([hidden])")
+  assert said(page) == "Step 2: wrong, kept."
+  assert ratings(page) == ["neutral", "wrong", "not judged"]
   assert [x.event["step"] for x in events(tmp_path)] == [0, 1]
   assert page.evaluate("localStorage.length") == 0
 
@@ -401,6 +429,9 @@ def test_a_server_that_is_killed_and_comes_back_has_every_judgement_once(
     page.keyboard.press("2")
     page.wait_for_selector("#late:not([hidden])")
     assert ratings(page) == ["right", "not judged", "not judged"]
+    # Nothing is judged unseen: this one is refused.
+    press(page, "3")
+    assert "Wait" in said(page)
     process, again = start(tmp_path, int(url.rstrip("/").rpartition(":")[2]))
     assert again == url
     page.evaluate("dispatchEvent(new Event('online'))")
@@ -419,15 +450,27 @@ def test_too_many_requests_are_sent_again_when_the_server_says(
   opened, serve, tmp_path
 ):
   page = ready(opened(serve("first_error")))
-  page.route(
-    "**/events",
-    lambda route: route.fulfill(
-      status=429, headers={"Retry-After": "0.05"}, json=dict(error="too many")
-    ),
-    times=2,
-  )
+
+  def refuse(wait_s):
+    answer = dict(status=429, json=dict(error="too many"))
+    headers = {"Retry-After": wait_s}
+    page.route(
+      "**/events",
+      lambda route: route.fulfill(**answer, headers=headers),
+      times=1,
+    )
+
+  refuse("0.05")
   press(page, "3")
-  assert kinds(tmp_path) == ["rate"]
+  # Or as soon as the network is back.
+  refuse("600")
+  page.keyboard.press("2")
+  page.wait_for_selector("#late:not([hidden])")
+  page.evaluate("dispatchEvent(new Event('online'))")
+  pages.until(
+    page, "document.getElementById('said').textContent.startsWith('Step 2')"
+  )
+  assert [x.event["rating"] for x in events(tmp_path)] == [1, 0]
 
 
 def test_what_a_server_refuses_is_said_and_a_written_step_stays(opened, serve):
@@ -440,15 +483,38 @@ def test_what_a_server_refuses_is_said_and_a_written_step_stays(opened, serve):
   page.fill("#written", "short")
   press(page, "Control+Enter")
   assert page.inner_text("#path .text") == "short"
+  page.keyboard.press("w")
+  assert page.input_value("#written") == ""
   assert not page.is_visible("#error")
+
+
+def test_two_people_judge_one_item_and_see_nothing_of_each_other(
+  opened, serve, tmp_path
+):
+  items = [item("per_step")]
+  url = serve("per_step", *items, overlap_share=1.0)
+  ann = ready(opened(url))
+  bob = ready(opened(url.replace("ann", "bob")))
+  press(ann, "1")
+  press(bob, "3")
+  for page, rating in ((ann, "wrong"), (bob, "right")):
+    page.reload()
+    ready(page)
+    assert ratings(page) == [rating, *["not judged"] * 3]
+  said = [(x.annotator, x.event["rating"]) for x in events(tmp_path)]
+  assert said == [("ann", -1), ("bob", 1)]
 
 
 def test_without_a_right_key_one_is_asked_for(opened, serve):
   page = opened(serve("first_error").replace("ann", "nobody"))
-  page.wait_for_selector("#key-form:not([hidden])")
-  assert "nobody's" in page.inner_text("#error")
-  page.keyboard.insert_text("key-of-bob")
-  page.keyboard.press("Enter")
+  for key in ("no header has \u043a", "key-of-bob"):
+    pages.until(
+      page, "document.getElementById('error').textContent.includes('nobody')"
+    )
+    assert page.is_visible("#key-form")
+    page.evaluate("document.getElementById('error').textContent = ''")
+    page.keyboard.insert_text(key)
+    page.keyboard.press("Enter")
   ready(page)
   assert not page.is_visible("#key-form") and not page.is_visible("#error")
   assert "key-of" not in page.content() + page.url
@@ -513,6 +579,9 @@ def test_hostile_texts_are_texts(opened, serve, task):
     press(page, {"first_error": "a", "pairs": "1"}.get(task, "f"))
   for _ in looked_at(page):
     pages.check_unhacked(page)
+  if task in ("first_error", "pairs"):
+    press(page, "n", "u")
+    assert "item before" in said(page)
 
 
 @pytest.mark.parametrize("task", judgements.TASKS)

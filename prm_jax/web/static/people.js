@@ -1,13 +1,13 @@
-// The page on which people judge: one key is one judgement. What it shows is what
-// the server has kept; a judgement that isn't kept yet stays in this browser, and
-// is sent again under the same id until the server answers.
+// The page on which people judge: one key is one judgement, and what is shown is
+// what the server has kept.
 "use strict";
 (() => {
   const { element } = prm;
+  const { Refused, askUntilAnswered } = calls;
   const find = (id) => document.getElementById(id);
-  const IDLE_MS = 30_000;
-  const LONGEST_WAIT_S = 30;
-  const LONGEST_ANSWER_MS = 20_000;
+  // Where this tab has its key and the item before.
+  const KEY = "prm-label-key";
+  const BEFORE = "prm-label-before";
   const RATINGS = { 1: -1, 2: 0, 3: 1 };
   // How a rating is shown: a mark, a word, which is its class, too.
   const SHOWN = new Map([[-1, ["\u2717", "wrong"]], [0, ["\u25cb", "neutral"]], [1, ["\u2713", "right"]]]);
@@ -18,7 +18,6 @@
     pairs: "Which of the two solutions is better?",
   };
 
-  let key = "";
   let item = null; // As the server sent it; null while there is none.
   let ratings = new Map(); // Of the item, by "step,alternative".
   let rows = []; // What the cursor moves over: {node, tags} of each.
@@ -27,156 +26,6 @@
   let busy = false; // Whether an answer is waited for,
   let late = false; // and whether it doesn't come.
   const waiting = []; // Keys that were pressed meanwhile.
-
-  // --- The server ------------------------------------------------------------
-
-  class Refused extends Error {
-    constructor(message, status, after = null) {
-      super(message);
-      this.status = status;
-      this.after = after;
-    }
-
-    /** Whether the same request may do later. */
-    get isLate() {
-      return this.status === 0 || this.status === 429 || this.status >= 500;
-    }
-  }
-
-  /** Returns a reply's JSON. */
-  async function ask(path, body) {
-    const headers = { Authorization: `Bearer ${key}` };
-    const request = {
-      headers, cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(LONGEST_ANSWER_MS),
-    };
-    if (body !== undefined) {
-      headers["Content-Type"] = "application/json";
-      request.method = "POST";
-      request.body = JSON.stringify(body);
-    }
-    let reply;
-    let record;
-    try {
-      reply = await fetch(path, request);
-      record = await reply.json();
-    } catch {
-      const said = reply ? `its reply, status ${reply.status}, can't be read` : "it doesn't answer";
-      throw new Refused(`The server: ${said}.`, reply && !reply.ok ? reply.status : 0);
-    }
-    if (reply.ok) return record;
-    const error = record && record.error;
-    const message = (error && error.message) || error || `status ${reply.status}`;
-    throw new Refused(String(message), reply.status, reply.headers.get("Retry-After"));
-  }
-
-  /** Returns a reply's JSON, however long the server is away. */
-  async function askUntilAnswered(path, body, missing) {
-    try {
-      for (let wait = 1; ; wait = Math.min(2 * wait, LONGEST_WAIT_S)) {
-        try {
-          return await ask(path, body);
-        } catch (error) {
-          if (!error.isLate) throw error;
-          late = true;
-          waiting.length = 0;
-          const seconds = Number(error.after) || wait;
-          tell("late", `${missing}, trying again in ${seconds} s. ${error.message}`);
-          await pause(1000 * seconds);
-        }
-      }
-    } finally {
-      late = false;
-      tell("late", "");
-    }
-  }
-
-  /** Waits, but not after the network has come back. */
-  function pause(ms) {
-    return new Promise((resolve) => {
-      const go = () => {
-        clearTimeout(timer);
-        removeEventListener("online", go);
-        resolve();
-      };
-      const timer = setTimeout(go, ms);
-      addEventListener("online", go);
-    });
-  }
-
-  // --- Judgements that aren't kept yet -----------------------------------------
-
-  /** Returns where those of this key's person are; it doesn't tell the key. */
-  function place() {
-    let hash = 0x811c9dc5;
-    for (const c of key) hash = Math.imul(hash ^ c.codePointAt(0), 0x01000193) >>> 0;
-    return `prm-label/${hash.toString(16)}/`;
-  }
-
-  /** Returns a random id; the browser's own needs HTTPS or this machine. */
-  function randomId() {
-    const bytes = crypto.getRandomValues(new Uint8Array(16));
-    return Array.from(bytes, (x) => x.toString(16).padStart(2, "0")).join("");
-  }
-
-  function remember(entry) {
-    entry.name = `${place()}${Date.now()}-${entry.body.id}`;
-    try {
-      localStorage.setItem(entry.name, JSON.stringify(entry));
-    } catch {
-      // Full or forbidden: it is in this page at least.
-    }
-  }
-
-  /** Returns what an earlier page left, in its order. */
-  function remembered() {
-    const names = Object.keys(localStorage).filter((x) => x.startsWith(place()));
-    return names.sort().map((x) => JSON.parse(localStorage.getItem(x)));
-  }
-
-  /** Sends a judgement until it is kept or refused; returns the item after it. */
-  async function keep(entry) {
-    try {
-      const kept = await askUntilAnswered("/v1/label/events", entry.body, `${entry.words}: not kept yet`);
-      localStorage.removeItem(entry.name);
-      return kept;
-    } catch (error) {
-      // Without a right key it waits for one.
-      if (error.status !== 401) localStorage.removeItem(entry.name);
-      throw error;
-    }
-  }
-
-  // --- Time without idle time ----------------------------------------------------
-
-  let activeMs = 0;
-  let counted = performance.now(); // Until when time is counted.
-  let lastInput = counted;
-  let wasHidden = document.hidden;
-
-  function count() {
-    const now = performance.now();
-    if (!wasHidden) activeMs += Math.max(0, Math.min(now, lastInput + IDLE_MS) - counted);
-    counted = now;
-    wasHidden = document.hidden;
-  }
-
-  function act() {
-    count();
-    lastInput = counted;
-  }
-
-  /** Returns the seconds since the last judgement. */
-  function takeSeconds() {
-    count();
-    const seconds = Math.round(activeMs) / 1000;
-    activeMs = 0;
-    return seconds;
-  }
-
-  for (const kind of ["keydown", "pointerdown", "pointermove", "wheel", "scroll", "touchmove"]) {
-    addEventListener(kind, act, { capture: true, passive: true });
-  }
-  document.addEventListener("visibilitychange", count);
 
   // --- What is said ----------------------------------------------------------------
 
@@ -228,7 +77,7 @@
   }
 
   function next() {
-    if (item) sessionStorage.setItem("prm-label-before", item.id);
+    if (item) sessionStorage.setItem(BEFORE, item.id);
     return run(async () => {
       say("");
       await loadNext();
@@ -239,13 +88,13 @@
   const start = () => run(async () => {
     const refused = [];
     let last = null;
-    for (const entry of remembered()) {
+    for (const left of calls.remembered()) {
       try {
-        last = await keep(entry);
-        say(`${entry.words}, kept.`);
+        last = await calls.keep(left);
+        say(`${left.words}, kept.`);
       } catch (error) {
         if (!(error instanceof Refused) || error.status === 401) throw error;
-        refused.push(`${entry.words}: not kept. ${error.message}`);
+        refused.push(`${left.words}: not kept. ${error.message}`);
       }
     }
     if (last) show(last);
@@ -255,14 +104,10 @@
 
   /** Sends a judgement of the item and shows the item after it. */
   function judge(event, words) {
-    const entry = {
-      words,
-      body: { item: item.id, event, id: randomId(), after: item.last, seconds: takeSeconds() },
-    };
-    remember(entry);
+    const made = calls.judgement(item, event, words);
     return run(async () => {
       try {
-        show(await keep(entry), event);
+        show(await calls.keep(made), event);
       } catch (error) {
         if (error.status !== 409) throw error;
         show(await askUntilAnswered(path(item.id), undefined, "The item isn't here yet"));
@@ -278,7 +123,7 @@
 
   /** Takes back the last judgement; before the first, shows the item before. */
   function undo() {
-    const before = sessionStorage.getItem("prm-label-before");
+    const before = sessionStorage.getItem(BEFORE);
     if (item && !isUntouched(item)) return judge({ kind: "undo" }, "Undo");
     if (!before || (item && item.id === before)) return say("There is nothing to undo.");
     return run(async () => {
@@ -441,7 +286,7 @@
     const ratingsBefore = ratings;
     item = given;
     ratings = new Map((item ? item.state.ratings : []).map(([i, j, x]) => [`${i},${j}`, x]));
-    if (!before || !item || before.id !== item.id) takeSeconds();
+    if (!before || !item || before.id !== item.id) calls.takeSeconds();
     const name = item ? JSON.stringify([item.id, item.state.path]) : "";
     const isNew = name !== built;
     built = name;
@@ -663,9 +508,12 @@
     find("key").focus();
   }
 
-  function useKey(given) {
-    key = given;
-    sessionStorage.setItem("prm-label-key", key);
+  function useKey(key) {
+    calls.begin(key, (words) => {
+      late = words !== "";
+      if (late) waiting.length = 0;
+      tell("late", words);
+    });
     find("key-form").hidden = true;
     start();
   }
@@ -674,7 +522,7 @@
   function readAddress() {
     const given = /^#key=(.+)/.exec(location.hash);
     if (!given) return;
-    sessionStorage.setItem("prm-label-key", given[1]);
+    sessionStorage.setItem(KEY, given[1]);
     history.replaceState(null, "", location.pathname);
   }
 
@@ -682,7 +530,9 @@
     event.preventDefault();
     const given = find("key").value.trim();
     find("key").value = "";
-    if (!busy) useKey(given);
+    if (busy) return;
+    sessionStorage.setItem(KEY, given);
+    useKey(given);
   });
   find("write").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -707,13 +557,14 @@
   // A judgement with a mouse leaves the focus to the keys.
   find("bar").addEventListener("mousedown", (event) => event.preventDefault());
   addEventListener("hashchange", () => location.reload());
+  let known;
   try {
     readAddress();
-    key = sessionStorage.getItem("prm-label-key") || "";
+    known = sessionStorage.getItem(KEY);
   } catch {
     tell("error", "This page keeps a judgement in the browser until the server has it; let it store data.");
     return;
   }
-  if (key) start();
+  if (known) useKey(known);
   else askKey();
 })();
