@@ -8,6 +8,7 @@ from collections.abc import Callable
 import dataclasses
 import functools
 import inspect
+import sys
 import types
 import typing
 from typing import Any
@@ -29,6 +30,8 @@ _CHECK_THEMSELVES = (
   *("Client.score", "Client.score_texts", "Client.score_conversations"),
 )
 _with_shapes = jaxtyping.jaxtyped
+if sys.version_info < (3, 12):  # which itself looks a protocol's names up once
+  typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
 # Functions within functions that are checked, by their module, name and code.
 _inner: dict[tuple[str, str, types.CodeType], Callable] = {}
 
