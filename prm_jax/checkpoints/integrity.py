@@ -112,14 +112,17 @@ def difference(
   return None
 
 
-@jax.jit
 def _sums(
-  named: dict[str, Array], layer: UInt32[Array, ""] | None = None
+  named: Mapping[str, Array], layer: np.uint32 | None = None
 ) -> dict[str, tuple[Array, Array]]:
-  """Returns the sums of leaves, or of that layer's part of stacks."""
+  """Returns the sums of leaves, or of that layer's part of stacks.
+
+  Each is a program of its own: leaves of a shape share one, whatever trees they
+  are in.
+  """
   if layer is None:
     return {name: _sums_of_leaf(x, np.uint32(0)) for name, x in named.items()}
-  return {name: _sums_of_leaf(x[None], layer) for name, x in named.items()}
+  return {name: _sums_of_part(x, layer) for name, x in named.items()}
 
 
 @jax.jit
@@ -129,9 +132,6 @@ def _sums_of_leaf(
   """Returns two sums over elements of a mix of their bits and their place.
 
   Along its first axis x begins at place `first`.
-
-  It is a jit of its own so that jax traces leaves of equal shapes once: a
-  parameter and its moments, or the same parameters of layers.
 
   It is one reduction of a pair: XLA's CPU backend stores what a reduction of
   one array sums, which would take four times a bfloat16 leaf's memory.
@@ -144,6 +144,14 @@ def _sums_of_leaf(
     lambda a, b: (a[0] + b[0], a[1] + b[1]),
     tuple(range(words.ndim)),
   )
+
+
+@jax.jit
+def _sums_of_part(
+  x: Array, layer: UInt32[Array, ""]
+) -> tuple[UInt32[Array, ""], UInt32[Array, ""]]:
+  """Returns the sums of a layer's part of a stack."""
+  return _sums_of_leaf(x[None], layer)
 
 
 def _mixes(
