@@ -29,7 +29,7 @@ from prm_jax.runtime import exhausted
 _BEGINNINGS = (0x243F6A88, 0x85A308D3)
 # The most elements that numpy adds up, in 50 ms: a program for them would take
 # longer to compile.
-_ON_HOST = 2**20
+_ON_HOST = 2**22
 
 
 def of(tree: Any) -> dict[str, str]:
