@@ -49,11 +49,15 @@ def playground(browser: Any, demo: pathlib.Path) -> None:
 
 
 def viewer(browser: Any, demo: pathlib.Path, folder: pathlib.Path) -> None:
-  """Takes the table of the samples that a demo has scored."""
+  """Takes a demo's page, and the table of the samples that it has scored."""
   pages = folder / "pages"
   view.View((str(demo),), static=str(pages)).run()
   page = browser.new_page(viewport=dict(width=1280, height=720))
-  page.goto((pages / "index.html").as_uri())
+  address = (pages / "index.html").as_uri()
+  page.goto(address)
+  page.wait_for_selector("figure svg")
+  page.screenshot(path=FOLDER / "view_results.png")
+  page.goto(f"{address}#samples")
   page.wait_for_selector("a[data-row]")
   page.screenshot(path=FOLDER / "view_samples.png")
 

@@ -24,7 +24,7 @@ if not (folder / "unseen.jsonl").exists():  # the models of the first story
 # --- Samples ------------------------------------------------------------------
 
 task = arithmetic.Task(min_turns=2, max_turns=4)
-problems = arithmetic.problems(100, "test", task, np.random.default_rng(2))
+problems = arithmetic.problems(64, "test", task, np.random.default_rng(2))
 sampling = prm_jax.Sampling(max_tokens=48)
 sample = prm_jax.Sample(folder / "policy", n=16, sampling=sampling, seed=1)
 samples = sample(problems)
@@ -68,7 +68,7 @@ print(f"best by the PRM - majority, N = 16: {gain['mean']:+.0%} {interval}")
 print("""
 The more samples, the surer is one that a model takes for right by mistake: so
 the ORM's choice gets worse with N, and the PRM's stops improving. In a vote
-one mistake doesn't decide. With 100 problems even a lead over the majority is
+one mistake doesn't decide. With 64 problems even a lead over the majority is
 uncertain, and these are a toy's errors: `prm-jax eval best_of_n` says what
 holds for your models.""")
 print("\nNext: stories/search_with_a_bill.py")

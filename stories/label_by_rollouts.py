@@ -26,7 +26,7 @@ if not (folder / "unseen.jsonl").exists():  # the models of the first story
 # The policy writes a solution of each problem. It is graded, as the problem
 # has its right answer; that is all that is known of it.
 task = arithmetic.Task(min_turns=2, max_turns=4)
-problems = arithmetic.problems(80, "train", task, np.random.default_rng(1))
+problems = arithmetic.problems(48, "train", task, np.random.default_rng(1))
 sampling = prm_jax.Sampling(max_tokens=48)
 sample = prm_jax.Sample(folder / "policy", n=1, sampling=sampling)
 solutions = sample(problems)

@@ -2,8 +2,8 @@
 
 Each update samples solutions, rewards a step by the PRM and the end by whether
 the answer is right, and follows the gradient; the share of unseen problems
-that the policy solves with all steps right rises within 16 updates. It takes
-about 20 seconds on two CPU cores, and once 30 more for the models:
+that the policy solves with all steps right rises within 12 updates. It takes
+about 15 seconds on two CPU cores, and once 30 more for the models:
 
   python stories/rl_with_step_rewards.py [FOLDER]
 """
@@ -60,7 +60,7 @@ config = dict(
   loss=dict(kind="ppo", kl_placement="reward", kl=0.02),
   packing=dict(batch_size=8, sequence_length=256, share_prefixes=True),
   optimizer=dict(peak_lr=5e-4, warmup_steps=3),
-  fit=dict(steps=16, log_every=1, eval_every=16, tensorboard=False),
+  fit=dict(steps=12, log_every=1, eval_every=12, tensorboard=False),
   monitor=dict(action="warn"),  # of a policy that fools the PRM
 )
 prm_jax.Train(config, folder / "rl").run()
@@ -83,7 +83,7 @@ Greedy answers to 100 unseen problems, before and after:
   right            {before["accuracy"]:>5.0%} {after["accuracy"]:>5.0%}
   all steps right  {before[SOUND]:>5.0%} {after[SOUND]:>5.0%}
 
-This is one seed, and sixteen updates. A policy that is trained for long, on the
+This is one seed, and twelve updates. A policy that is trained for long, on the
 PRM alone, can learn to please it: keep the answer's reward, and look at the
 alarms of docs/hacking_monitor.md. docs/rl.md has the other methods and what
 they ended at.

@@ -2,7 +2,7 @@
 
 Four strategies get the same policy, PRM and problems, and a bill of every
 token that was written or read: drawing a bad step again brings most of the
-gain of 16 samples for a tenth of their tokens. It takes about 40 seconds on
+gain of 16 samples for a tenth of their tokens. It takes about 25 seconds on
 two CPU cores, and once 30 more for the models:
 
   python stories/search_with_a_bill.py [FOLDER]
@@ -24,7 +24,7 @@ if not (folder / "unseen.jsonl").exists():  # the models of the first story
 # --- Problems and strategies --------------------------------------------------
 
 task = arithmetic.Task(min_turns=2, max_turns=4)
-problems = arithmetic.problems(64, "test", task, np.random.default_rng(2))
+problems = arithmetic.problems(32, "test", task, np.random.default_rng(2))
 
 # A strategy is a value, and a pure function of the tree of what was written so
 # far: it says what is continued next. Yours is a class with the method `next`.

@@ -65,6 +65,12 @@ def pytest_collection_finish() -> None:
   gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+  # pytest looks for cycles before it ends, for seconds in each worker. What is
+  # still there goes with the process.
+  gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def public_data() -> Callable[..., pathlib.Path]:
   """Returns a function from a path below PRM_JAX_DATA to the file.

@@ -27,6 +27,11 @@ def shaped(x: Float[np.ndarray, "n"], y: Float[np.ndarray, "n"]) -> int:
 def alias(both: Sums) -> int:
   return len(both)
 
+def outer(k: int):
+  def inner(x: int) -> int:
+    return x + k
+  return inner
+
 def elsewhere(x: baselines.Compared, y: baselines.Compared) -> int:
   return len(x)
 
@@ -92,3 +97,12 @@ def test_only_calls_with_shapes_are_bound_for_them(module):
   assert bound(module.shaped) and bound(module.alias)
   assert bound(module.elsewhere)
   assert bound(module.Shaped.__init__)
+
+
+def test_a_function_within_a_function_is_checked_each_time_it_is_made(module):
+  one, two = module.outer(1), module.outer(2)
+  assert (one(1), two(1)) == (2, 3)
+  assert two.__name__ == "inner"
+  for made in (one, two):
+    with pytest.raises(TypeError):
+      made(1.5)

@@ -6,7 +6,10 @@ not at a random one, so that a test passes or fails every time.
 
 from collections.abc import Callable
 import dataclasses
+import functools
 import inspect
+import sys
+import types
 import typing
 from typing import Any
 
@@ -27,6 +30,10 @@ _CHECK_THEMSELVES = (
   *("Client.score", "Client.score_texts", "Client.score_conversations"),
 )
 _with_shapes = jaxtyping.jaxtyped
+if sys.version_info < (3, 12):  # which itself looks a protocol's names up once
+  typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
+# Functions within functions that are checked, by their module, name and code.
+_inner: dict[tuple[str, str, types.CodeType], Callable] = {}
 
 
 def install(package: str) -> None:
@@ -53,11 +60,25 @@ def _without_needless_shapes(*, typechecker: Callable) -> Callable:
       if dataclasses.is_dataclass(target) and not _checks_itself(target):
         target.__init__ = decorate(target.__init__)
       return target
+    key = (target.__module__, target.__qualname__, target.__code__)
+    if key in _inner:
+      return _like(_inner[key], target)
     if _has_shapes(target):
       return _with_shapes(target, typechecker=typechecker)
-    return typechecker(target)
+    checked = typechecker(target)
+    # It is made again at each call of the function around it.
+    if "<locals>" in target.__qualname__ and checked is not target:
+      _inner[key] = checked
+    return checked
 
   return decorate
+
+
+def _like(checked: Callable, function: Callable) -> Callable:
+  """Returns a function checked as another one of the same code is."""
+  made = types.FunctionType(checked.__code__, checked.__globals__)
+  made.__kwdefaults__ = checked.__kwdefaults__ | {"__beartype_func": function}
+  return functools.update_wrapper(made, function)
 
 
 def _checks_itself(kind: type) -> bool:

@@ -27,15 +27,18 @@ from prm_jax.runtime import exhausted
 
 # What the two halves begin with: any two numbers without a pattern.
 _BEGINNINGS = (0x243F6A88, 0x85A308D3)
+# The most elements that numpy adds up, in 50 ms: a program for them would take
+# longer to compile.
+_ON_HOST = 2**22
 
 
 def of(tree: Any) -> dict[str, str]:
   """Returns path -> dtype, shape and 16 hex digits of each leaf.
 
-  They are computed where the leaves are, from their bits and indices: a sum of
-  integers modulo 2**32, twice, whose result doesn't depend on sharding. Any
-  change of one element changes it, NaN and -0 included; of other changes, all
-  but one in 2**64 on average. It contains no secret: it detects damage, not an
+  They are computed where the leaves are (small ones by numpy), from their bits
+  and indices: a sum of integers modulo 2**32, twice, whose result doesn't depend
+  on sharding. Any change of one element changes it, NaN and -0 included; of
+  other changes, all but one in 2**64 on average. It detects damage, not an
   attack.
   """
   named = {name: jnp.asarray(x) for name, x in by_path(tree).items()}
@@ -112,14 +115,53 @@ def difference(
   return None
 
 
-@jax.jit
 def _sums(
-  named: dict[str, Array], layer: UInt32[Array, ""] | None = None
-) -> dict[str, tuple[Array, Array]]:
+  named: Mapping[str, Array], layer: np.uint32 | None = None
+) -> dict[str, Any]:
   """Returns the sums of leaves, or of that layer's part of stacks."""
+  here = all(x.is_fully_addressable for x in named.values())
+  if not here or sum(x.size for x in named.values()) > _ON_HOST:
+    return _compiled_sums(named, layer)
+  if layer is None:
+    return {k: _sums_on_host(np.asarray(x), 0) for k, x in named.items()}
+  number = int(layer)
+  return {
+    k: _sums_on_host(np.asarray(x)[None], number) for k, x in named.items()
+  }
+
+
+def _sums_on_host(x: np.ndarray, first: int) -> list[np.uint32]:
+  """Returns what _sums_of_leaf does, without compiling anything."""
+  if x.dtype == np.bool_:
+    words = x.astype(np.uint32)
+  elif x.dtype.itemsize > 4:
+    words = np.ascontiguousarray(x)[..., None].view(np.uint32)
+  else:
+    words = x.view(f"u{x.dtype.itemsize}").astype(np.uint32)
+  sums = []
+  # Only of an array of no axis, which is a number, numpy says that it wraps.
+  with np.errstate(over="ignore"):
+    for beginning in _BEGINNINGS:
+      place = np.full(words.shape, beginning, np.uint32)
+      for axis, size in enumerate(words.shape):
+        start = beginning + 0x9E3779B9 * axis + (first if axis == 0 else 0)
+        along = np.arange(size, dtype=np.uint32) + np.uint32(start & 0xFFFFFFFF)
+        place ^= _mixed(along).reshape(-1, *[1] * (words.ndim - axis - 1))
+      sums.append(_mixed(words + _mixed(place)).sum(dtype=np.uint32))
+  return sums
+
+
+def _compiled_sums(
+  named: Mapping[str, Array], layer: np.uint32 | None
+) -> dict[str, tuple[Array, Array]]:
+  """Returns what _sums does.
+
+  Each leaf is a program of its own: leaves of a shape share one, whatever trees
+  they are in.
+  """
   if layer is None:
     return {name: _sums_of_leaf(x, np.uint32(0)) for name, x in named.items()}
-  return {name: _sums_of_leaf(x[None], layer) for name, x in named.items()}
+  return {name: _sums_of_part(x, layer) for name, x in named.items()}
 
 
 @jax.jit
@@ -129,9 +171,6 @@ def _sums_of_leaf(
   """Returns two sums over elements of a mix of their bits and their place.
 
   Along its first axis x begins at place `first`.
-
-  It is a jit of its own so that jax traces leaves of equal shapes once: a
-  parameter and its moments, or the same parameters of layers.
 
   It is one reduction of a pair: XLA's CPU backend stores what a reduction of
   one array sums, which would take four times a bfloat16 leaf's memory.
@@ -144,6 +183,14 @@ def _sums_of_leaf(
     lambda a, b: (a[0] + b[0], a[1] + b[1]),
     tuple(range(words.ndim)),
   )
+
+
+@jax.jit
+def _sums_of_part(
+  x: Array, layer: UInt32[Array, ""]
+) -> tuple[UInt32[Array, ""], UInt32[Array, ""]]:
+  """Returns the sums of a layer's part of a stack."""
+  return _sums_of_leaf(x[None], layer)
 
 
 def _mixes(
@@ -174,8 +221,11 @@ def _words(x: Array) -> UInt32[Array, ...]:
   return jax.lax.bitcast_convert_type(x, whole).astype(jnp.uint32)
 
 
-def _mixed(words: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-  """Returns each word mixed, one to one: the finalizer of MurmurHash3."""
+def _mixed(words: Any) -> Any:
+  """Returns each word mixed, one to one: the finalizer of MurmurHash3.
+
+  Of numpy's arrays, too.
+  """
   for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
     words = (words ^ (words >> shift)) * np.uint32(factor)
   return words ^ (words >> 16)

@@ -21,6 +21,7 @@ from prm_jax.evaluation import bootstrap
 from prm_jax.evaluation import step_metrics
 
 Scores = Sequence[Sequence[float]]
+Share = Callable[[np.ndarray, np.ndarray], np.ndarray]  # see resampler
 
 # As published; the headline is over these four.
 SUBSETS = ("gsm8k", "math", "olympiadbench", "omnimath")
@@ -71,16 +72,28 @@ def evaluate(
     problems: which problem each solution answers, the unit of the bootstrap
       (ProcessBench repeats some); without it each solution stands alone.
   """
-  first_errors = _checked_truth(step_scores, truth)
-  predicted = step_metrics.predicted_first_errors(step_scores, threshold)
   units = range(len(truth)) if problems is None else problems
   share = resampler(units, num_resamples, seed)
+  return _evaluate(step_scores, truth, threshold, right_answer, share)[0]
+
+
+def _evaluate(
+  step_scores: Scores,
+  truth: Sequence[int],
+  threshold: float,
+  right_answer: Sequence[bool | None] | None,
+  share: Share,
+) -> tuple[dict[str, Any], np.ndarray]:
+  """Returns what `evaluate` does, and the F1 of each resample."""
+  first_errors = _checked_truth(step_scores, truth)
+  predicted = step_metrics.predicted_first_errors(step_scores, threshold)
+  resampled = _resampled(predicted, first_errors, share)
   result: dict[str, Any] = {
     "threshold": threshold,
     "num_err": int((first_errors >= 0).sum()),
     "num_cor": int((first_errors < 0).sum()),
     **accuracies(predicted, first_errors),
-    "interval": _intervals(_resampled(predicted, first_errors, share)),
+    "interval": _intervals(resampled),
   }
   if right_answer is not None:
     right = np.array([answer is True for answer in right_answer], bool)
@@ -99,7 +112,7 @@ def evaluate(
         {name: share(hit, chosen) for name, hit in hits.items()}
       ),
     }
-  return step_metrics.defined(result)
+  return step_metrics.defined(result), resampled["f1"]
 
 
 def can_tune(truth: Sequence[int]) -> bool:
@@ -190,22 +203,22 @@ def evaluate_subsets(
   if can_tune(truth[tune_on]):
     on = step_scores[tune_on], truth[tune_on]
     thresholds["tuned"] = tune_threshold(*on)
+  shares = {
+    name: resampler(
+      problems[name] if problems else range(len(truth[name])),
+      num_resamples,
+      seed + i,  # the subsets' problems have nothing in common
+    )
+    for i, name in enumerate(step_scores)
+  }
   for kind, threshold in thresholds.items():
     subsets, draws = {}, []
-    for i, (name, scores) in enumerate(step_scores.items()):
-      units = problems[name] if problems else range(len(truth[name]))
-      subsets[name] = evaluate(
-        scores,
-        truth[name],
-        threshold=threshold,
-        right_answer=right_answer[name] if right_answer else None,
-        problems=units,
-        num_resamples=num_resamples,
-        seed=seed + i,  # the subsets' problems have nothing in common
+    for name, scores in step_scores.items():
+      answers = right_answer[name] if right_answer else None
+      subsets[name], f1 = _evaluate(
+        scores, truth[name], threshold, answers, shares[name]
       )
-      share = resampler(units, num_resamples, seed + i)
-      predicted = step_metrics.predicted_first_errors(scores, threshold)
-      draws.append(_resampled(predicted, np.asarray(truth[name]), share)["f1"])
+      draws.append(f1)
     report[kind] = {
       "subsets": subsets,
       "mean_f1": mean_f1(subsets),
@@ -220,7 +233,7 @@ def evaluate_subsets(
 
 def resampler(
   problems: Sequence[Hashable], num_resamples: int, seed: int
-) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+) -> Share:
   """Returns share(hit, of) -> [R], over the same resamples of the problems.
 
   NaN stands for a resample that holds none of `of`.
@@ -235,7 +248,8 @@ def resampler(
   num_units = len(set(unit.tolist()))
   counts = np.zeros((0, num_units))
   if num_units and num_resamples:
-    counts = bootstrap.counts(num_units, num_resamples, seed)
+    # As floats, since of integers numpy makes floats at each product.
+    counts = bootstrap.counts(num_units, num_resamples, seed).astype(float)
 
   def share(hit, of):
     hits, all_ = (counts @ np.bincount(unit, x, num_units) for x in (hit, of))

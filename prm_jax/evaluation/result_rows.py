@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from prm_jax.evaluation import processbench_metrics
 from prm_jax.evaluation import tables
 
 Numbers = dict[str, tables.Number]
@@ -65,9 +66,8 @@ def of_steps(results: Mapping[str, Any]) -> tables.Table:
 def of_processbench(results: Mapping[str, Any]) -> tables.Table:
   """Returns the measures of each subset, by judge and threshold."""
   rows: list[tuple[str, Numbers]] = []
-  for judge, result in results.items():
-    if judge == "scored_by":
-      continue
+  judges = ("model", *processbench_metrics.BASELINES)
+  for judge, result in ((x, results[x]) for x in judges if x in results):
     for rule in ("fixed", "tuned"):
       measured = result[rule]
       if measured is None:

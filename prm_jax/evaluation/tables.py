@@ -52,11 +52,15 @@ class Column:
 
   Args:
     label: What it is called in Markdown and LaTeX.
-    is_share: Whether these show it in %.
+    is_share: Whether these show it in hundredths.
+    unit: What they call these.
+    digits: How many digits after the point they show of any other number.
   """
 
   label: str
   is_share: bool = True
+  unit: str = "%"
+  digits: int = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,14 +147,16 @@ def texts(
     name: Writes a label or the name of a row so that it does nothing in the
       form of the table.
   """
-  labels = [x.label + ", %" * x.is_share for x in table.columns.values()]
+  labels = [
+    x.label + f", {x.unit}" * x.is_share for x in table.columns.values()
+  ]
   return [
     ["", *map(name, labels)],
     *(
       [
         name(terminal.visible(row, one_line=True)),
         *(
-          _text(numbers[measure], column.is_share) if measure in numbers else ""
+          _text(numbers[measure], column) if measure in numbers else ""
           for measure, column in table.columns.items()
         ),
       ]
@@ -159,7 +165,7 @@ def texts(
   ]
 
 
-def _text(x: Number, is_share: bool) -> str:
+def _text(x: Number, column: Column) -> str:
   """Returns a number and its interval as a reader wants them."""
   if x.value is None:
     return "-"
@@ -167,7 +173,9 @@ def _text(x: Number, is_share: bool) -> str:
     return f"{x.value:,}"
 
   def short(value):
-    return f"{100 * value:.1f}" if is_share else f"{value:.4f}"
+    if column.is_share:
+      return f"{100 * value:.1f}"
+    return f"{value:,.{column.digits}f}"
 
   if x.low is None or x.high is None:
     return short(x.value)

@@ -51,10 +51,10 @@ _MEASURES = dict(
 )
 # What the samples show of the PRM, and where they stand in the table of all.
 _SAMPLES = {
-  "missed": "the PRM misses the first error: it is fooled",
-  "false_alarm": "the PRM doubts a right step",
-  "lucky": "the answer is right after a wrong step, by luck",
-  "right": "the PRM finds the first error, or rightly doubts nothing",
+  "missed": ("fooled", "the PRM misses the first error"),
+  "false_alarm": ("wrong", "the PRM doubts a right step"),
+  "right": ("right", "it finds the first error, or rightly doubts nothing"),
+  "lucky": ("luck", "the answer is right after a wrong step"),
 }
 
 
@@ -96,10 +96,10 @@ def page(results: Mapping[str, Any]) -> result_page.Page:
       ),
       result_page.Section(
         "Differences on the same problems",
-        "In points of accuracy, with paired 95 % intervals. If the interval"
+        "Of accuracies, with paired 95 % intervals. If the interval"
         " includes 0, no difference is shown.",
         table=tables.Table(
-          dict(points=tables.Column("difference")),
+          dict(points=tables.Column("difference", unit="points")),
           [
             (
               _paired_label(name),
@@ -128,13 +128,10 @@ def page(results: Mapping[str, Any]) -> result_page.Page:
         "Solutions, step by step",
         "Each name leads to samples with the scores of their steps.",
         facts=[
-          result_page.Fact(
-            text,
-            "in the table of samples",
-            f"#samples?model=prm&show={kind}",
-          )
-          for kind, text in _SAMPLES.items()
+          result_page.Fact(name, text, f"#samples?model=prm&show={kind}")
+          for kind, (name, text) in _SAMPLES.items()
         ],
+        note="Of the samples that these pages hold; of a kind there may be none.",
       ),
       result_page.made(results["run"], _seconds(results)),
     ],

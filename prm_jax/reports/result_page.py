@@ -71,8 +71,9 @@ class Section:
   def is_empty(self) -> bool:
     """Whether it has nothing but texts."""
     drawn = any(panel.lines for panel in self.panels)
-    rows = self.table.rows if self.table is not None else ()
-    return not (drawn or rows or self.facts)
+    table = self.table
+    has_rows = table is not None and table.columns and table.rows
+    return not (drawn or has_rows or self.facts)
 
 
 @dataclasses.dataclass(frozen=True)

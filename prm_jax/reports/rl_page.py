@@ -34,8 +34,8 @@ _TABLE = dict(
   accuracy=tables.Column("right answers"),
   all_steps_correct=tables.Column("all steps correct"),
   prm_score=tables.Column("PRM's score", is_share=False),
-  tokens=tables.Column("tokens", is_share=False),
-  steps=tables.Column("steps", is_share=False),
+  tokens=tables.Column("tokens", is_share=False, digits=1),
+  steps=tables.Column("steps", is_share=False, digits=1),
 )
 # Metrics with a picture each, by section.
 _RETURNS = ("prm_return", "total_return")
@@ -256,7 +256,9 @@ def _tiles(train, evals) -> list[result_page.Tile]:
   """Returns the last and first value of what counts most."""
   tiles = []
   for name, label in _SHARES.items():
-    ends = _ends(evals, name, 1) if name in _EVAL else _ends(train, name)
+    ends = _ends(evals, name, 1)
+    if ends is None and name not in _EVAL:
+      ends = _ends(train, name)
     if ends is not None:
       first, last = map(rl_metrics.METRICS[name].text, ends)
       tiles.append(result_page.Tile(label, last, f"from {first}"))
@@ -334,8 +336,8 @@ def _phases(train) -> result_page.Section:
   seconds = {p: sum(_known(train, f"{p}_s")) for p in _PHASES}
   total, updates = sum(seconds.values()), train[-1]["step"]
   columns = dict(
-    s=tables.Column("s", is_share=False),
-    each=tables.Column("s an update", is_share=False),
+    s=tables.Column("s", is_share=False, digits=1),
+    each=tables.Column("s an update", is_share=False, digits=3),
     share=tables.Column("share"),
   )
   rows = [

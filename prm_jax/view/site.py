@@ -1,8 +1,8 @@
 """A static site of results: pages, scripts and data in scripts.
 
 Data are scripts, too, so that the pages work from a folder, without a server:
-data/index.js has what tables show, data/KIND-N.js some samples or searches,
-which the page loads when one of them is looked at.
+data/index.js has what tables show, data/KIND-N.js some samples, searches, runs or
+evaluations, which the page loads when one of them is looked at.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from prm_jax.view import view_samples
 from prm_jax.view import view_searches
 from prm_jax.web import assets
 
-# A script has so many samples, or fewer with so many characters.
+# A script has so many samples or others, or fewer with so many characters.
 CHUNK_SAMPLES = 100
 CHUNK_CHARACTERS = 1 << 19
 _STATIC = pathlib.Path(__file__).parent / "static"
@@ -37,7 +37,8 @@ _MARK = b'<meta name="generator" content="prm-jax view">'
 
 
 def pages(
-  inputs: view_inputs.Inputs, more: Mapping[str, result_page.Page] = {}
+  inputs: view_inputs.Inputs,
+  more: Mapping[str, result_page.Page] | None = None,
 ) -> dict[str, bytes]:
   """Returns the files of a site.
 
@@ -57,13 +58,22 @@ def pages(
   models = view_samples.models(samples)
   known = view_searches.known_steps(samples) if inputs.searches else {}
   searches = [(n, x) for n, found in inputs.searches.items() for x in found]
+  runs = {n: view_pages.of_run(*run) for n, run in inputs.runs.items()}
+  evaluations = {
+    name: view_pages.of_evaluation(found)
+    for name, found in inputs.evaluations.items()
+  } | dict(more or {})
   rows = dict(
     samples=[view_samples.row(x, source, models) for x in samples],
     searches=[view_searches.row(*x) for x in searches],
+    runs=[dict(key=name) for name in runs],
+    evaluations=[dict(key=name) for name in evaluations],
   )
-  contents = dict(
+  contents: dict[str, list[Any]] = dict(
     samples=[view_samples.content(x, source) for x in samples],
     searches=[view_searches.content(*x, known) for x in searches],
+    runs=[*map(result_page.plain, runs.values())],
+    evaluations=[*map(result_page.plain, evaluations.values())],
   )
   for kind, shown in contents.items():
     for number, (first, texts) in enumerate(_chunks(shown)):
@@ -73,24 +83,11 @@ def pages(
         f'(window.prmData ??= {{}})["{kind}-{number}"] ='
         f" {{first: {first}, items: [\n{','.join(texts)}\n]}};\n"
       ).encode()
-  evaluations = {
-    name: view_pages.of_evaluation(found)
-    for name, found in inputs.evaluations.items()
-  }
   index = dict(
     models=models,
     truth=source,
-    samples=_table(rows["samples"]),
-    searches=_table(rows["searches"]),
     searched=[view_searches.file_row(*x) for x in inputs.searches.items()],
-    runs=[
-      dict(name=name, page=result_page.plain(view_pages.of_run(*run)))
-      for name, run in inputs.runs.items()
-    ],
-    evaluations=[
-      dict(name=name, page=result_page.plain(page))
-      for name, page in {**evaluations, **more}.items()
-    ],
+    **{kind: _table(of_kind) for kind, of_kind in rows.items()},
   )
   made["data/index.js"] = f"window.prmIndex = {script(index)};\n".encode()
   return made

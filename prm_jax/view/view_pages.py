@@ -30,19 +30,40 @@ def of_run(
     records: The records of metrics.jsonl.
     details: What environment.json says of the run, or nothing.
   """
-  page = result_page.Page(sections=[result_page.made(details)])
+  made = result_page.made(details)
+  page = result_page.Page(sections=[made])
   if rl_page.is_rl(records):
     try:
       page = rl_page.page(records, details)
     except (errors.InputError, *_NOT_OURS) as e:
       # A record of another version, which has its metrics all the same.
-      page = result_page.Page(lead=f"Only its metrics are shown: {e}.")
+      lead = f"Only its metrics are shown: {_why(e)}."
+      page = dataclasses.replace(page, lead=lead)
+  size = curves.bin_size(len(records), MAX_POINTS)
+  means = (
+    f"A point is the mean of up to {size} records; bands reach from the least to"
+    " the most of them."
+  )
   metrics = result_page.Section(
-    "All metrics", panels=_metrics(records), is_folded=bool(page.title)
+    "All metrics",
+    means * (size > 1),
+    _metrics(records),
+    is_folded=bool(page.title),
   )
   if metrics.is_empty and not page.lead:
-    page = result_page.Page(lead="This run has recorded no number yet.")
-  return dataclasses.replace(page, sections=[*page.sections, metrics])
+    lead = "This run has recorded no number yet."
+    page = dataclasses.replace(page, lead=lead)
+  sections = [*page.sections, metrics] if page.title else [metrics, made]
+  return dataclasses.replace(page, sections=sections)
+
+
+def _why(e: Exception) -> str:
+  """Returns in words why results can't be read."""
+  if isinstance(e, KeyError):
+    return f"they lack {e}"
+  if isinstance(e, errors.InputError):
+    return str(e)
+  return "their values aren't those that this version writes"
 
 
 def _metrics(records: Sequence[Mapping[str, Any]]) -> list[figures.Panel]:
@@ -89,12 +110,15 @@ def of_evaluation(evaluation: results_lib.Evaluation) -> result_page.Page:
       shown = _section(evaluation, views.OF_KIND[kind])
       page = result_page.Page(sections=[shown, made])
     else:
-      page = result_page.Page(sections=[made])
+      lead = (
+        "Only their numbers are shown: they name no evaluation of this version."
+      )
+      page = result_page.Page(lead=lead, sections=[made])
   except _NOT_OURS as e:
-    lead = f"Only its numbers are shown; a command wrote something else: {e!r}"
+    lead = f"Only their numbers are shown: {_why(e)}."
     page = result_page.Page(lead=lead, sections=[made])
   section = result_page.Section(
-    "All numbers", facts=every, is_folded=len(page.sections) > 1
+    "All numbers", facts=every, is_folded=not page.lead or bool(page.title)
   )
   return dataclasses.replace(page, sections=[*page.sections, section])
 

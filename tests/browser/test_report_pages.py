@@ -95,7 +95,7 @@ def test_hostile_texts_in_a_report_are_texts(opened, tmp_path, width):
   site.write(tmp_path / "pages", made(**hostile))
   page = opened((tmp_path / "pages" / "index.html").as_uri(), width=width)
   for i in range(len(hostile)):
-    page.locator("nav[aria-label='All evaluations'] a").nth(i).click()
+    page.get_by_role("combobox").select_option(index=i)
     pages.until(
       page, f"document.querySelector('h2').textContent.startsWith('{i} ')"
     )
@@ -154,13 +154,20 @@ def places(path):
 
 @pytest.mark.parametrize(
   "low, high",
-  [(0, 1), (0, 0), (0, 3e-4), (-2, 5), (0.62, 0.68), (0, 2.5e9), (-7, -3)],
+  [
+    *((0, 1), (0, 0), (0, 3e-4), (-2, 5), (0.62, 0.68), (0, 2.5e9), (-7, -3)),
+    *((0, 15_000), (0, 1_234_567)),
+  ],
 )
 def test_an_axis_holds_its_values_between_round_numbers(opened, url, low, high):
   page = opened(url)
   shown = drawn(page, panel({"a": [[1, 2], [low, high], [], []]}))
   heights = [x for x in shown["texts"] if x[3] == "end"]
-  numbers = [float(x[0].replace(",", "")) for x in heights]
+  units = dict(k=1e3, M=1e6, G=1e9)
+  numbers = [
+    float(x[0].rstrip("kMG")) * units.get(x[0][-1], 1) for x in heights
+  ]
+  assert max(len(x[0]) for x in heights) <= 6
   assert numbers == sorted(numbers) and 2 <= len(numbers) <= 9
   assert numbers[0] <= low and high <= numbers[-1]
   # The place of a value is on one scale with the numbers.
@@ -222,3 +229,40 @@ def test_a_long_line_has_all_points_and_few_markers(opened, url):
   assert len(places(path)) == 100 and 7 <= len(shown["markers"]) <= 12
   (mark,) = shown["marks"]
   assert mark.startswith(f"M{places(path)[50][0]:g}".rstrip("0"))
+
+
+def test_names_in_place_of_numbers_are_all_drawn_and_read(opened, url):
+  names = [f"class {i}" for i in range(12)]
+  at = list(range(12))
+  given = panel({"a": [at, [x / 12 for x in at], [], []]}, is_share=True)
+  given["lines"][0]["is_joined"] = False
+  given |= dict(x_ticks=at, x_names=names, x_label="")
+  page = opened(url)
+  shown = drawn(page, given)
+  assert [x[0] for x in shown["texts"] if x[0].startswith("class")] == names
+  label = page.evaluate(
+    """(panel) => view.chart(panel, false).querySelector("svg")
+      .getAttribute("aria-label")""",
+    given,
+  )
+  assert all(f"{name}: " in label for name in names) and "against" not in label
+
+
+def test_whole_numbers_are_said_as_they_are_and_steps_are_whole(opened, url):
+  given = panel({"a": [[1, 2], [0, 1_234_567], [], []]})
+  shown = drawn(opened(url), given)
+  assert shown["markers"][1][3] == "a, 2: 1,234,567"
+  steps = [
+    float(x[0]) for x in shown["texts"] if x[3] == "middle" and x[0] != "x"
+  ]
+  assert steps == [1, 2]
+
+
+def test_of_many_pages_the_names_are_in_a_list(opened, tmp_path):
+  many = {f"run {i}": result_page.Page(lead=f"Of {i}.") for i in range(40)}
+  with pages.serving(made(**many), tmp_path / "pages") as address:
+    page = opened(address)
+    page.get_by_role("combobox", name="40 evaluations").select_option("run 33")
+    pages.until(page, "document.querySelector('h2').textContent === 'run 33'")
+    assert "Of 33." in page.inner_text("main")
+    assert page.url.endswith("#evaluations/run%2033")

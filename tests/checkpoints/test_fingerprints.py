@@ -55,7 +55,9 @@ def test_zeros_that_differ_in_sign_and_nans_that_differ_in_bits_are_seen():
 
 
 @pytest.mark.parametrize("spec", [("a",), (None, "b"), ("a", "b"), ("b", "a")])
-def test_sharding_changes_no_fingerprint(spec):
+@pytest.mark.parametrize("on_host", [0, 2**20])
+def test_sharding_changes_no_fingerprint(spec, on_host, monkeypatch):
+  monkeypatch.setattr(integrity, "_ON_HOST", on_host)
   mesh = jax.make_mesh((4, 2), ("a", "b"))
   tree = dict(x=_values(jnp.float32, (8, 8)), y=_values(jnp.bfloat16, (8, 4)))
   placed = jax.device_put(tree, NamedSharding(mesh, PartitionSpec(*spec)))
@@ -73,8 +75,27 @@ def test_the_first_leaf_that_differs_is_named_and_what_isnt_there_isnt_asked():
   assert integrity.difference(said, {"d": said["a"]}) == "d"
 
 
+@pytest.mark.parametrize("layer", [None, np.uint32(3)])
+def test_numpy_sums_small_leaves_as_the_program_for_large_ones_does(layer):
+  shapes = ((), (0, 2), (8, 6), (2, 3, 2, 3))
+  random = np.random.default_rng(0)
+  tree = {
+    f"{dtype.__name__}{shape}": jnp.asarray(
+      100 * random.normal(size=shape), dtype
+    )
+    for dtype in TYPES
+    for shape in shapes
+  }
+  found = integrity._sums(tree, layer)
+  expected = jax.device_get(integrity._compiled_sums(tree, layer))
+  assert all(isinstance(x, np.uint32) for sums in found.values() for x in sums)
+  for name, sums in expected.items():
+    assert [int(x) for x in found[name]] == [int(x) for x in sums], name
+
+
 def test_leaves_of_equal_shapes_are_traced_once(monkeypatch):
   """A parameter and its moments; tracing takes longer than computing them."""
+  monkeypatch.setattr(integrity, "_ON_HOST", 0)
   traced, words = [], integrity._words
   monkeypatch.setattr(
     integrity, "_words", lambda x: traced.append(x.shape) or words(x)

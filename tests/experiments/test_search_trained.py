@@ -21,7 +21,7 @@ from prm_jax.testbed import arithmetic
 from prm_jax.testbed import arithmetic_policy
 
 EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
-TASK = arithmetic.Task(min_turns=2, max_turns=3)
+TASK = arithmetic.Task(min_turns=2, max_turns=2)
 COST = bill_lib.Cost(per_token=1000, per_context=4)
 NUM = 2
 PROBLEMS = arithmetic.problems(NUM, "test", TASK, np.random.default_rng(0))

@@ -258,16 +258,18 @@ def test_hostile_answers_get_a_verdict_in_time_and_the_next_one_is_graded():
     "\ud800",
     "",
   ]
+  verdicts = {}
   with pool.Grader("both", time_s=1.0) as grader:
     for text in hostile:
       start = time.monotonic()
       (grade,) = grader.grade([(text, "5")])
+      verdicts[text] = grade.verdict
       assert grade.verdict != "right"
       assert set(grade.opinions) <= set(pool.VERDICTS)
       # Two opinions at most; a new worker may have to load its libraries.
       assert time.monotonic() - start < 30
     assert grader.grade([("2/1", "4/2")])[0].verdict == "right"
-    assert grader.grade([(hostile[3], "5")])[0].verdict == "timeout"
+  assert verdicts[hostile[3]] == "timeout"
 
 
 @pytest.mark.skipif(
@@ -374,14 +376,14 @@ def test_each_opinion_agrees_with_the_published_grades(name, public_data):
   ]
   candidates, stated = [], []
   path = public_data("best_of_n", "gsm8k_pool_0000_0999.jsonl.gz")
-  for row in _rows(path)[:300]:  # of 1,000; the page has all
+  for row in _rows(path)[:100]:  # of 1,000; the page has all
     for candidate in row["candidates"]:
       rest = row["gold"], candidate["correct"]
       candidates.append((candidate["pred"], *rest))
       answer = answers.extract(candidate["text"])
       if answer is not None:
         stated.append((answer, *rest))
-  assert len(candidates) > 4_500 and len(stated) > 3_000
+  assert len(candidates) > 1_500 and len(stated) > 1_000
   with pool.Grader(name, exact_first=False) as grader:
     for judged in (math, gsm8k, candidates, stated):
       found = grader.grade([(given, gold) for given, gold, _ in judged])

@@ -21,10 +21,12 @@ from prm_jax.testbed import sql_policy
 from prm_jax.text import conversation_templates
 from prm_jax.text import encoding
 
+pytestmark = pytest.mark.usefixtures("one_device", "equal_programs")
+
 CONFIG = dict(
   seed=0,
   encoding=dict(template="policy", max_tokens=2048),
-  packing=dict(batch_size=8, sequence_length=2048),
+  packing=dict(batch_size=2, sequence_length=2048),
   optimizer=dict(peak_lr=1e-2),
   fit=dict(steps=3, tensorboard=False),
 )
@@ -56,7 +58,7 @@ def trajectories():
 
 
 @pytest.fixture(scope="module")
-def prm(policy, trajectories, tmp_path_factory):
+def prm(one_device, policy, trajectories, tmp_path_factory):
   config = CONFIG | dict(program="prm", init_from=str(policy))
   workdir = tmp_path_factory.mktemp("prm") / "prm"
   prm_jax.train(config, trajectories, workdir)

@@ -22,7 +22,7 @@ def _small_blocks(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  ("T", "H", "K"), [(1, 6, 2), (7, 2, 2), (8, 3, 1), (37, 6, 2), (37, 3, 1)]
+  ("T", "H", "K"), [(1, 6, 2), (7, 2, 2), (8, 3, 1), (37, 6, 2)]
 )
 def test_blocks_are_the_reference_and_so_are_the_gradients(T, H, K):
   until = attention_rows.rows(T)
@@ -30,7 +30,7 @@ def test_blocks_are_the_reference_and_so_are_the_gradients(T, H, K):
   attention_rows.agree(blockwise_attention.attend, heads, until)
 
 
-@pytest.mark.parametrize("size", [1, 5, BLOCK, 3 * BLOCK + 1])
+@pytest.mark.parametrize("size", [1, BLOCK, 3 * BLOCK + 1])
 def test_windows_and_caps_are_the_references_and_so_are_the_gradients(size):
   T = 5 * BLOCK - 3
   until = attention_rows.rows(T)
@@ -174,7 +174,7 @@ def _on_mesh(shape, heads, until, *window):
 
 @pytest.mark.parametrize(
   ("shape", "size"),
-  [((8, 1, 1), None), ((2, 2, 2), None), ((2, 2, 2), 9)],
+  [((8, 1, 1), None), ((2, 2, 2), 9)],
   ids=str,
 )
 def test_on_a_mesh_every_device_attends_to_its_own_part(shape, size):

@@ -38,10 +38,8 @@ HEADS = ("lm", "step", "outcome", "value")
 METHODS = ("step_logits", "lm_logits")
 VARIANTS = {
   "all": {},
-  "two": dict(lora_targets=("value", "down")),
-  "loop": dict(scan=False),
-  "remat": dict(remat="full"),
-  "dots": dict(remat="dots"),
+  "two": dict(lora_targets=("value", "down"), remat="full"),
+  "loop": dict(scan=False, remat="dots"),
   "options": dict(
     num_kv_heads=1,
     qkv_bias=True,

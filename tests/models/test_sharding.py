@@ -122,11 +122,7 @@ def _run_alone(name):
 
 @pytest.mark.parametrize(
   ("name", "microbatches", "shape"),
-  [
-    ("sft", 1, MESHES[0]),
-    *(("prm", 1, shape) for shape in MESHES),
-    ("orm", 2, MESHES[-1]),
-  ],
+  [("sft", 1, MESHES[0]), ("prm", 1, MESHES[1]), ("orm", 2, MESHES[2])],
   ids=str,
 )
 def test_eight_devices_learn_what_one_does(name, microbatches, shape):
@@ -154,8 +150,8 @@ def test_eight_devices_learn_what_one_does(name, microbatches, shape):
   )
 
 
-@pytest.mark.parametrize("shape", [MESHES[0], MESHES[-1]], ids=str)
-def test_attention_by_blocks_learns_the_same_on_every_mesh(shape, monkeypatch):
+def test_attention_by_blocks_learns_the_same_on_a_mesh(monkeypatch):
+  shape = MESHES[-1]
   monkeypatch.setattr(blockwise_attention, "BLOCK", 4)
   model = dataclasses.replace(MODEL, attention="blocks", remat="full")
   step = programs.make(prm.PRMConfig(), model, optax.adamw(1e-3)).step

@@ -221,7 +221,7 @@ def test_tokens_are_drawn_as_often_as_the_filtered_softmax_says(sampling):
   np.testing.assert_allclose(log_probs[0], whole[tokens[0]], atol=1e-5)
 
 
-@pytest.mark.parametrize("V", [1, 127, 128, 129, 1_000])
+@pytest.mark.parametrize("V", [1, 128, 129, 1_000])
 def test_blocks_draw_what_one_sum_over_all_draws(V, monkeypatch):
   random = np.random.default_rng(V)
   p = random.dirichlet(np.full(V, 0.3), (4, 300)).astype(np.float32)

@@ -191,9 +191,8 @@ def samples():
   return _sampler().complete(PROMPTS, 3, WARM, KEY)
 
 
-@pytest.mark.parametrize("batch_samples", [2, 6])
-def test_the_batch_size_changes_no_sample(samples, batch_samples):
-  found = _sampler(batch_samples=batch_samples).complete(PROMPTS, 3, WARM, KEY)
+def test_the_batch_size_changes_no_sample(samples):
+  found = _sampler(batch_samples=2).complete(PROMPTS, 3, WARM, KEY)
   for a, b in zip(found, samples, strict=True):
     _same(a, b)
 
@@ -236,9 +235,7 @@ def test_nothing_asked_is_nothing_answered():
 # --- The distribution -------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-  ("temperature", "top_p"), [(1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.7)]
-)
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (2.0, 0.7)])
 def test_many_draws_follow_the_softmax(temperature, top_p):
   num = 4_000
   sampling = sampler.Sampling(1, temperature, top_p)

@@ -7,6 +7,7 @@ from prm_jax.evaluation import figures
 from prm_jax.evaluation import tables
 from prm_jax.reports import result_page
 
+COLUMNS = dict(a=tables.Column("A"))
 LINE = figures.Line("a", (0, 1), (math.nan, 0.5))
 
 
@@ -15,12 +16,12 @@ def test_a_section_without_lines_rows_or_facts_is_left_out():
     "empty",
     "Says much.",
     [figures.Panel("p", "x", "y", [])],
-    tables.Table({}, []),
+    tables.Table({}, [("a row without a column", {})]),
     note="And more.",
   )
   kept = [
     result_page.Section("drawn", panels=[figures.Panel("p", "x", "y", [LINE])]),
-    result_page.Section("rows", table=tables.Table({}, [("row", {})])),
+    result_page.Section("rows", table=tables.Table(COLUMNS, [("row", {})])),
     result_page.Section("facts", facts=[result_page.Fact("a", "b")]),
   ]
   assert list(result_page.Page(sections=[empty, *kept]).sections) == kept

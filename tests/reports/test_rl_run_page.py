@@ -167,7 +167,7 @@ def test_tiles_are_the_first_and_last_values():
   tiles = rl_page.page(run(), {}).tiles
   assert [(x.label, x.value, x.small) for x in tiles[:2]] == [
     ("Right answers", "23.0 %", "from 63.0 %"),
-    ("PRM's score", "0.876", "from 0.797"),
+    ("PRM's score", "0.880", "from 0.790"),
   ]
 
 
@@ -211,7 +211,7 @@ def test_seconds_and_counts_are_sums_over_the_updates():
   page = sections(run(left_out_verifier=2.0, skipped_updates=0.0))
   table = tables.texts(page["Seconds of all updates, by phase"].table)
   assert table[0] == ["", "s", "s an update", "share, %"]
-  assert table[1] == ["rollout", "200.0000", "2.0000", "66.7"]
+  assert table[1] == ["rollout", "200.0", "2.000", "66.7"]
   assert {x.name: x.text for x in page["Work"].facts} == {
     "solutions sampled": "12,800",
     "tokens sampled": "640,000",

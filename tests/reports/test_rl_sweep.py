@@ -223,8 +223,10 @@ def test_an_experiments_pictures_are_of_the_points_that_there_are(
   assert names == {"found.json", "found.svg", "found_pages"}
   svg = ElementTree.parse(tmp_path / "found.svg")
   assert {"A", "B"} <= {text.text for text in svg.iter(f"{SVG}text")}
-  shown = (tmp_path / "found_pages/data/index.js").read_text()
-  for words in ('"name":"found"', '"title":"Why?"', "python x.py", '"b.md"'):
+  data = tmp_path / "found_pages/data"
+  assert '"found"' in (data / "index.js").read_text()
+  shown = (data / "evaluations-0.js").read_text()
+  for words in ('"title":"Why?"', "python x.py", '"b.md"'):
     assert words in shown
   assert '"points"' not in shown
 

@@ -507,8 +507,8 @@ def test_the_train_command_runs_a_config_of_reinforcement_learning(
   assert config["program"] == "rl" and config["monitor"]["action"] == "warn"
   report = workdir / "report"
   assert f"report: {report / 'index.html'}" in capsys.readouterr().out
-  shown = (report / "data/index.js").read_text()
-  assert "A policy after 1 update " in shown and '"samples"' in shown
+  assert "A policy after 1 update " in (report / "data/runs-0.js").read_text()
+  assert (report / "data/samples-0.js").exists()
   assert main.main([*command, "--config.credit.baseline=best"]) == 1
   assert "credit.baseline='best'" in capsys.readouterr().err
   assert main.main([*command, "--help"]) == 0

@@ -27,10 +27,13 @@ class _Words(tokenizer_lib.Bytes):
   """One id per word: much shorter than bytes."""
 
   def __init__(self):
-    self._ids = {}
+    self._ids, self._known = {}, {}
 
   def encode(self, text):
-    return [self._ids.setdefault(w, len(self._ids) + 300) for w in text.split()]
+    if text not in self._known:
+      ids, words = self._ids, text.split()
+      self._known[text] = [ids.setdefault(w, len(ids) + 300) for w in words]
+    return self._known[text]
 
 
 def _solution(problem, steps, labels, outcome=None):

@@ -136,7 +136,7 @@ def test_drawing_bad_steps_again_gains_for_a_fraction_of_best_of_16s_bill(
 
 def test_step_rewards_raise_the_share_of_answers_with_all_steps_right(folder):
   before, after = _run("rl_with_step_rewards", folder, "before", "after")
-  assert before["step"] == 0 and after["step"] == 16
+  assert before["step"] == 0 and after["step"] == 12
   for name in ("accuracy", "all_steps_correct"):
     assert after[name] > before[name] + 0.05
 

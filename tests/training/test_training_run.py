@@ -445,12 +445,17 @@ def test_a_run_cant_begin_with_the_parameters_of_another_model():
     train_run.check_init(start, deeper, 16)
 
 
+def _adapted(lora_alpha=4.0):
+  adapters = dict(lora_rank=2, lora_alpha=lora_alpha, lora_targets=("up",))
+  return _config(trainable="lora", model=_config().model | adapters)
+
+
 def test_adapters_go_on_from_a_head_and_everything_from_adapters(
   trained, tmp_path, capsys
 ):
   """Each stage starts from the folder of the one before."""
   head = _config(trainable="head")
-  adapted = _config(trainable="lora", model=_config().model | {"lora_rank": 2})
+  adapted = _adapted()
   folder, seen = trained[0], [trained[2]]
   for name, config in (("head", head), ("lora", adapted)):
     start = train_run.read_init(config, folder)
@@ -475,13 +480,9 @@ def test_adapters_go_on_from_a_head_and_everything_from_adapters(
 
 
 def test_adapters_arent_scaled_anew_without_a_word(trained, tmp_path):
-  def config(**changes):
-    model = _config().model | {"lora_rank": 2} | changes
-    return _config(trainable="lora", model=model)
-
-  _train(tmp_path / "lora", config(lora_alpha=4.0), init_from=trained[2])
+  _train(tmp_path / "lora", _adapted(), init_from=trained[2])
   with pytest.raises(errors_lib.InputError, match=r"lora_alpha=4\.0") as e:
-    train_run.read_init(config(lora_alpha=8.0), tmp_path / "lora")
+    train_run.read_init(_adapted(8.0), tmp_path / "lora")
   assert "\n" not in str(e.value)
 
 

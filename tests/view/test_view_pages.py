@@ -8,6 +8,7 @@ import view_files
 
 import prm_jax
 from prm_jax import errors
+from prm_jax.cli import main
 from prm_jax.evaluation import evaluate
 from prm_jax.evaluation import tables
 from prm_jax.runtime import files
@@ -34,6 +35,7 @@ def test_a_runs_metrics_are_means_of_what_is_known_and_few():
   ]
   records += [dict(step=999, kind="eval", a=7.0, z=float("nan"))]
   page = view_pages.of_run(records, {})
+  assert "the mean of up to 6 records" in page.sections[0].text
   shown = panels(page)
   train, held_out = shown["a"].lines
   assert [x for x in shown if shown[x].lines] == ["a"]
@@ -75,7 +77,8 @@ def test_a_config_of_something_else_leaves_the_metrics(config):
   records = [dict(step=1, kind="train", accuracy=0.5, sampled_tokens=9.0)]
   page = view_pages.of_run(records, dict(config=config))
   assert page.lead.startswith("Only its metrics are shown: ")
-  assert titles(page) == ["All metrics"] and not page.sections[0].is_folded
+  assert titles(page) == ["All metrics", "How it was made"]
+  assert not page.sections[0].is_folded
 
 
 @pytest.mark.parametrize("value", ["much", True, [1.0]])
@@ -149,8 +152,35 @@ def test_results_that_lack_something_are_shown_as_their_numbers(tmp_path):
   del results["reliability"]
   path.write_text(json.dumps(results))
   page = page_of(path)
-  assert "'reliability'" in page.lead and "Only its numbers" in page.lead
+  assert page.lead == "Only their numbers are shown: they lack 'reliability'."
   assert titles(page) == ["How it was made", "All numbers"]
+
+
+def test_processbench_has_its_pictures_and_its_table_also_of_a_part(tmp_path):
+  """And the command writes both for a part of the solutions."""
+  random = np.random.default_rng(0)
+  rows = [
+    view_files.solution(
+      str(i), label=i % 4 - 1, subset="gsm8k", steps=["a", "b", "c"]
+    )
+    | dict(step_scores=random.random(3).tolist())
+    for i in range(60)
+  ]
+  scores = view_files.write(tmp_path / "in" / "gsm8k.jsonl", *rows)
+  output = tmp_path / "results.json"
+  command = ["eval", "processbench", f"--scores={scores}", "--limit=40"]
+  command += [f"--output={output}", f"--table={tmp_path / 't.md'}"]
+  assert main.main(command) == 0
+  assert "model, fixed: gsm8k" in (tmp_path / "t.md").read_text()
+  page = page_of(output)
+  assert not page.lead
+  assert [*panels(page)] == [
+    "F1 against the threshold",
+    "First errors by position",
+  ]
+  table = tables.texts(page.sections[0].table)
+  f1 = files.read_json(output)["model"]["fixed"]["subsets"]["gsm8k"]["f1"]
+  assert table[1][2].startswith(f"{100 * f1:.1f}")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +191,8 @@ def test_results_of_an_unknown_kind_are_shown_as_their_numbers(tmp_path, run):
   path = tmp_path / "results.json"
   path.write_text(json.dumps(dict(auroc=0.75, run=run)))
   page = page_of(path)
-  assert not page.lead and page.sections[-1].title == "All numbers"
+  assert "name no evaluation of this version" in page.lead
+  assert page.sections[-1].title == "All numbers"
   assert [(x.name, x.text) for x in page.sections[-1].facts] == [
     ("auroc", "0.75")
   ]
@@ -171,4 +202,4 @@ def test_a_kind_that_is_no_name_is_said(tmp_path):
   path = tmp_path / "results.json"
   run = dict(evaluated=dict(kind=["Steps"]))
   path.write_text(json.dumps(dict(auroc=0.75, run=run)))
-  assert page_of(path).lead.startswith("Only its numbers are shown")
+  assert page_of(path).lead.startswith("Only their numbers are shown")

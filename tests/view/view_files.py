@@ -65,7 +65,9 @@ def window(made: dict[str, bytes]) -> tuple[dict, dict[str, list]]:
   start, end = "window.prmIndex = ", ";\n"
   assert text.startswith(start) and text.endswith(end)
   index = json.loads(text[len(start) : -len(end)])
-  items: dict[str, list] = dict(samples=[], searches=[])
+  items: dict[str, list] = {
+    x: [] for x in ("samples", "searches", "runs", "evaluations")
+  }
   for kind in items:
     number = 0
     while f"data/{kind}-{number}.js" in made:

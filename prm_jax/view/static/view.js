@@ -7,8 +7,8 @@
   const { count, index, link, number, page, place } = view;
 
   const KINDS = {
-    evaluations: ["Evaluations", index.evaluations.length, view.pages.evaluation],
-    runs: ["Runs", index.runs.length, view.pages.run],
+    evaluations: ["Evaluations", count("evaluations"), view.pages.evaluation],
+    runs: ["Runs", count("runs"), view.pages.run],
     samples: ["Samples", count("samples"), view.samples.all],
     searches: ["Searches", count("searches"), view.searches.all],
   };
@@ -22,8 +22,8 @@
     document.getElementById("kinds").replaceChildren(
       ...Object.entries(KINDS).filter(([, x]) => x[1]).map(([kind, [label, num]]) =>
         link(`${label} ${number(num)}`, `#${kind}`, kind === all ? { "aria-current": "page" } : {})));
-    if (["runs", "evaluations"].includes(at.kind) && at.key === "" && index[at.kind].length) {
-      at.key = index[at.kind][0].name;
+    if (["runs", "evaluations"].includes(at.kind) && at.key === "" && count(at.kind)) {
+      at.key = index[at.kind].key[0];
     }
     document.title = `${at.key || all} · prm-jax view`;
     let focus = null;

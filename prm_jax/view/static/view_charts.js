@@ -23,14 +23,22 @@ view.chart = (() => {
   }
 
   const isKnown = (x) => x !== null && x !== undefined;
-  const brief = (x) => Number.isInteger(x) && Math.abs(x) < 1e6 ? number(x) : String(+x.toPrecision(4));
+  /** Returns a number as it is said: whole ones as they are, others with 4 digits. */
+  const brief = (x) => Number.isInteger(x) && Math.abs(x) < 1e15 ? number(x) : String(+x.toPrecision(4));
+
+  /** Returns a number in 6 letters or so, for an axis. */
+  function short(x) {
+    const [unit, letter] = [[1e9, "G"], [1e6, "M"], [1e4, "k"]].find(([least]) => Math.abs(x) >= least) || [1, ""];
+    const most = letter === "k" ? 1e3 : unit;
+    return `${Math.abs(x) >= 1e13 ? x.toExponential(0) : +(x / most).toPrecision(4)}${Math.abs(x) >= 1e13 ? "" : letter}`;
+  }
   const name = (x) => `k${x % COLOURS}`;
 
   /** Returns round numbers from at most `low` to at least `high`. */
-  function ticks(low, high, most = 5) {
+  function ticks(low, high, most = 5, least = 0) {
     const span = high - low || Math.abs(high) || 1;
     const power = 10 ** Math.floor(Math.log10(span / most));
-    const step = [1, 2, 5, 10, 20].map((x) => x * power).find((x) => x * most >= span);
+    const step = [1, 2, 5, 10, 20].map((x) => x * power).find((x) => x * most >= span && x >= least);
     const first = Math.floor(low / step);
     const last = Math.max(Math.ceil(high / step), first + 1);
     return Array.from({ length: last - first + 1 }, (_, i) => +((first + i) * step).toPrecision(12));
@@ -66,7 +74,8 @@ view.chart = (() => {
       const from = Math.floor(Math.log2(low));
       return Array.from({ length: Math.max(2, Math.ceil(Math.log2(high)) - from + 1) }, (_, i) => 2 ** (from + i));
     }
-    return ticks(low, high, 4);
+    const areWhole = panel.lines.every((line) => line.x.every(Number.isInteger));
+    return ticks(low, high, 4, areWhole ? 1 : 0);
   }
 
   /** Returns the pieces of a line without a gap, as places. */
@@ -115,7 +124,13 @@ view.chart = (() => {
   /** Returns the figure of a panel; one that stands alone is wide where there is room. */
   function chart(panel, isAlone) {
     const wide = isAlone && window.matchMedia("(min-width: 48rem)").matches;
-    const [width, height, left, right, top, bottom] = wide ? [760, 360, 52, 745, 12, 316] : [400, 250, 52, 386, 12, 206];
+    // Both a title and what y is called: the latter stands above the picture.
+    const high = panel.title && panel.y_label ? 14 : 0;
+    // Names in place of numbers may be long: they are written upwards.
+    const low = panel.x_names.length > 4 ? 40 : 0;
+    const [width, right] = wide ? [760, 745] : [400, 386];
+    const [left, top, bottom] = [52, 12 + high, (wide ? 316 : 206) + high];
+    const height = bottom + 44 + low;
     const shown = (y) => brief(panel.is_share ? +(100 * y).toPrecision(3) : y) + (panel.is_share ? " %" : "");
     const nameOf = (x) => {
       const i = panel.x_ticks.indexOf(x);
@@ -130,32 +145,38 @@ view.chart = (() => {
     const atY = axis(ys, bottom, top);
     const at = (x, y) => [atX(x), atY(y)];
     const ends = (line) => {
+      if (panel.x_names.length) return line.x.flatMap((_, i) => isKnown(line.y[i]) ? [said(line, i)] : []).join("; ");
       const known = line.y.map((y, i) => [y, i]).filter(([y]) => isKnown(y)).map(([, i]) => i);
       return known.length > 1 ? `${said(line, known[0])}; ${said(line, known.at(-1))}` : known.length ? said(line, known[0]) : "";
     };
-    const label = [panel.title, panel.y_label && `${panel.y_label} against ${panel.x_label}`, ...panel.lines.map((x) => `${x.label}: ${ends(x)}`)]
+    const label = [panel.title, panel.x_label && panel.y_label ? `${panel.y_label} against ${panel.x_label}` : panel.y_label, ...panel.lines.map((x) => `${x.label}: ${ends(x)}`)]
       .filter(Boolean).map((x) => prm.visible(x)).join(". ");
     const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
     ys.forEach((y) => drawn.append(
       svg("path", { class: "grid", d: `M${left} ${atY(y)}H${right}` }),
-      svg("text", { x: left - 6, y: atY(y) + 4, "text-anchor": "end" }, brief(panel.is_share ? +(100 * y).toPrecision(6) : y))));
-    const many = Math.ceil(xs.length / (wide ? 12 : 7));
+      svg("text", { x: left - 6, y: atY(y) + 4, "text-anchor": "end" }, short(panel.is_share ? +(100 * y).toPrecision(6) : y))));
+    if (high) drawn.append(svg("text", { x: 0, y: 11 }, prm.visible(panel.y_label)));
+    const many = panel.x_names.length ? 1 : Math.ceil(xs.length / (wide ? 12 : 7));
     xs.forEach((x, i) => {
-      if (i % many) return;
-      const words = prm.visible(nameOf(x));
+      if ((xs.length - 1 - i) % many) return;
+      const words = prm.visible(panel.x_names.length ? nameOf(x) : short(x));
+      if (low) {
+        drawn.append(svg("text", { transform: `translate(${atX(x) + 4} ${bottom + 12}) rotate(-40)`, "text-anchor": "end" },
+          words.length > 12 ? `${words.slice(0, 11)}…` : words));
+        return;
+      }
       drawn.append(svg("text", { x: atX(x), y: bottom + 16, "text-anchor": words.length > 4 && atX(x) >= right ? "end" : "middle" }, words.length > 9 ? `${words.slice(0, 8)}…` : words));
     });
     drawn.append(svg("path", { class: "axis", d: `M${left} ${bottom}H${right}` }),
-      svg("text", { x: (left + right) / 2, y: bottom + 34, "text-anchor": "middle" }, prm.visible(panel.x_label)));
+      svg("text", { x: (left + right) / 2, y: bottom + 34 + low, "text-anchor": "middle" }, prm.visible(panel.x_label)));
     if (panel.has_diagonal) drawn.append(svg("path", { class: "diagonal", d: path([at(0, 0), at(1, 1)]) }));
     panel.marks.forEach((x) => drawn.append(svg("path", { class: "diagonal", d: `M${atX(x)} ${top}V${bottom}` })));
     panel.lines.map((line, i) => draw(line, i, at, said)).reverse().forEach((x) => drawn.append(x));
-    const heading = [panel.title, panel.y_label].filter(Boolean);
-    const lines = panel.lines.length > 1 || panel.lines[0].label !== panel.title
+    const lines = panel.lines.length > 1 || !panel.title.startsWith(panel.lines[0].label)
       ? el("ul", { class: "lines" }, ...panel.lines.map((line, i) => el("li", {}, swatch(i), " ", ...named(line.label))))
       : null;
     return el("figure", { class: isAlone ? "alone" : null },
-      el("figcaption", {}, ...named(heading.join(": "))), drawn, lines);
+      el("figcaption", {}, ...named(panel.title || panel.y_label)), drawn, lines);
   }
 
   return chart;

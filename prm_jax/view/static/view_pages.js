@@ -3,7 +3,11 @@
 "use strict";
 view.pages = (() => {
   const { element: el } = prm;
-  const { address, chart, facts, fold, index, link, named, page, table } = view;
+  const {
+    address, chart, control, facts, fold, index, item, link, named, page, rowsOf, select, table,
+  } = view;
+  // More pages are in a list that opens.
+  const MOST_LINKS = 12;
 
   function tiles(shown) {
     return el("dl", { class: "tiles" }, ...shown.map(({ label, value, small }) => el("div", {},
@@ -30,13 +34,23 @@ view.pages = (() => {
     return isFolded ? fold(title, ...parts) : el("section", {}, el("h3", {}, title), ...parts);
   }
 
-  function show(kind, { key }) {
-    const found = index[kind].find((x) => x.name === key);
-    if (!found) throw new Error(`there is no page ${key} among the ${kind}`);
-    const { title, lead, tiles: numbers, sections } = found.page;
+  /** Returns what leads to all pages of a kind: links, or of many a list. */
+  function others(kind, key) {
+    const names = index[kind].key;
+    if (names.length <= MOST_LINKS) {
+      return el("nav", { class: "row", "aria-label": `All ${kind}` }, ...names.map((name) =>
+        link(name, address(kind, name), name === key ? { "aria-current": "page" } : {})));
+    }
+    const list = select(names.map((x) => [x, x]), key, (name) => { location.hash = address(kind, name); });
+    return el("nav", { class: "row filters", "aria-label": `All ${kind}` }, control(`${names.length} ${kind}`, list));
+  }
+
+  async function show(kind, { key }) {
+    const row = rowsOf[kind].get(key);
+    if (row === undefined) throw new Error(`there is no page ${key} among the ${kind}`);
+    const { title, lead, tiles: numbers, sections } = await item(kind, row);
     page.replaceChildren(
-      el("nav", { class: "row", "aria-label": `All ${kind}` }, ...index[kind].map(({ name }) =>
-        link(name, address(kind, name), name === key ? { "aria-current": "page" } : {}))),
+      others(kind, key),
       el("h2", {}, ...named(key)),
       ...[title && el("p", { class: "title" }, prm.visible(title)), paragraph(lead), numbers.length ? tiles(numbers) : null,
         ...sections.map(section)].filter(Boolean));

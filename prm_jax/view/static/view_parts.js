@@ -61,10 +61,8 @@ const view = (() => {
   }
 
   const count = (kind) => (index[kind].key || []).length;
-  const rowsOf = {
-    samples: new Map((index.samples.key || []).map((x, i) => [x, i])),
-    searches: new Map((index.searches.key || []).map((x, i) => [x, i])),
-  };
+  const rowsOf = Object.fromEntries(["samples", "searches", "runs", "evaluations"].map((kind) =>
+    [kind, new Map((index[kind].key || []).map((x, i) => [x, i]))]));
 
   // --- Small parts ---
 
