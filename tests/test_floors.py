@@ -29,7 +29,16 @@ METHODS = (
 )
 EDGES = (
   *("web", "datasets", "plan", "huggingface", "serving", "device_check"),
-  *("integrations", "reports", "view", "demo", "trainer", "cli", "api"),
+  *(
+    "integrations",
+    "reports",
+    "view",
+    "people",
+    "demo",
+    "trainer",
+    "cli",
+    "api",
+  ),
   "__main__",
 )
 FOLDERS = CORE + METHODS + EDGES

@@ -137,7 +137,7 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       _logger.info(f"links: {links}; Ctrl-C ends the command")
       if len(keys) == 1 and sys.stdout.isatty():
         # Not into a file that keeps what was printed.
-        print(f"{server.url}#key={next(iter(keys))}")
+        _logger.info(f"{server.url}#key={next(iter(keys))}")
 
     page_server.run(server, ready)
 

@@ -238,6 +238,19 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
     )
 
 
+def preferences(folder: Folder) -> Iterator[dict[str, Any]]:
+  """Yields which solutions people prefer, as records.
+
+  Args:
+    folder: A folder of the task `pairs`.
+  """
+  for item, said in folder.states():
+    state = judgements.state_of(item, [x.event for x in said])
+    found = judged_solutions.preference(item, state, said[0].annotator)
+    if found is not None:
+      yield found
+
+
 def _faults(
   task: judgements.Task,
   solutions: Sequence[schema.Solution],

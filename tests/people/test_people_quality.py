@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 
 from prm_jax import schema
+from prm_jax.cli import main
 from prm_jax.people import judgement_store
 from prm_jax.people import people_folder
 from prm_jax.people import people_quality
 from prm_jax.people import work_queue
+from prm_jax.runtime import files
 
 NUM = 120
 
@@ -156,3 +158,49 @@ def test_a_person_without_gold_has_no_share_and_nobody_no_report(tmp_path):
   assert people_quality.report(empty)["people"] == {}
   with pytest.raises(judgement_store.errors.InputError):
     people_folder.Folder(tmp_path)
+
+
+def test_the_command_prints_a_table_and_writes_the_numbers(tmp_path, capsys):
+  folder = work(tmp_path / "w", dict(a=(0.9, 4.0), b=(0.9, 6.0)))
+  output = tmp_path / "people.json"
+  command = ["label", "people_report", f"--input={folder.path}"]
+  assert main.main([*command, f"--output={output}"]) == 0
+  head, *rows = capsys.readouterr().out.splitlines()[:4]
+  told = files.read_json(output)
+  gold = told["people"]["a"]["gold"]
+  low, high = (100 * x for x in gold["interval"])
+  assert "gold right, %" in head
+  assert rows[0].split()[:4] == [
+    "a",
+    "240",
+    f"{told['people']['a']['steps']}",
+    "4.0000",
+  ]
+  assert f"{100 * gold['value']:.1f} [{low:.1f}, {high:.1f}]" in rows[0]
+  same = told["agreement"]["pairs"][0]["first_error_same"]["value"]
+  assert rows[2].startswith("a and b") and f"{100 * same:.1f} [" in rows[2]
+  assert main.main([*command, f"--preferences={tmp_path / 'p.jsonl'}"]) == 1
+  assert "task first_error" in capsys.readouterr().err
+  empty = work(tmp_path / "v", {}, num_pool=3)
+  assert main.main(["label", "people_report", f"--input={empty.path}"]) == 1
+  assert "nobody has ended" in capsys.readouterr().err
+
+
+def test_preferences_are_written(tmp_path):
+  given = [desks.solution("a"), desks.solution("b", ["2 + 2 = 5"])]
+  given = [schema.Solution(s.id, "What?", s.steps) for s in given]
+  folder = people_folder.begin(
+    tmp_path / "w", "pairs", work_queue.Design(), given, []
+  )
+  (item,) = folder.items()
+  store = folder.store()
+  for name, choice in dict(ann=1, bob=None).items():
+    event = dict(kind="prefer", solution=choice)
+    store.add(item, name, event, id=name, after=0, seconds=1.0, at=0.0)
+  output = tmp_path / "p.jsonl"
+  command = ["label", "people_report", f"--input={folder.path}"]
+  assert main.main([*command, f"--preferences={output}"]) == 0
+  (record,) = (x for _, x in files.read_records(output))
+  assert (record["chosen_id"], record["rejected_id"]) == ("b", "a")
+  assert record["chosen"] == ["2 + 2 = 5"] and record["annotator"] == "ann"
+  assert main.main(command) == 1

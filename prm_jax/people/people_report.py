@@ -1,0 +1,134 @@
+"""`prm_jax.PeopleReport`: how well people judge, and what they prefer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import logging
+from typing import Any
+
+from prm_jax import errors
+from prm_jax.runtime import files
+from prm_jax.runtime import outputs
+from prm_jax.runtime import verbs
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class PeopleReportJob(verbs.Value):
+  """Which folder of work is looked at, and what is written.
+
+  Args:
+    input: The folder that `prm-jax label people` wrote.
+    output: The JSON file to write; it has people's names.
+    preferences: Of the task pairs, the JSON Lines file of preferences to write:
+      problem, chosen and rejected with their steps and ids, and the annotator.
+  """
+
+  input: verbs.Local
+  output: verbs.Output | None = None
+  preferences: verbs.Output | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PeopleReport(verbs.Verb):
+  """Says how well people judge: gold, pace, drift and agreement.
+
+  Args:
+    seed: The seed of the intervals of agreement, which are bootstrapped.
+
+  Example:
+    prm-jax label people_report --input=labels --output=people.json
+  """
+
+  seed: verbs.Seed = 0
+
+  def run(self, job: PeopleReportJob) -> None:
+    """Looks at a folder of work, at any moment.
+
+    Args:
+      job: The files.
+
+    Raises:
+      InputError: It is no such folder, nobody has judged yet, or the task has
+        no such output.
+    """
+    from prm_jax.evaluation import tables
+    from prm_jax.people import people_folder
+    from prm_jax.people import people_quality
+
+    written = dict(output=job.output, preferences=job.preferences)
+    outputs.check(written, [job.input])
+    folder = people_folder.Folder(job.input)
+    if folder.task == "pairs":
+      self._prefer(folder, job)
+      return
+    if job.preferences is not None:
+      raise errors.InputError(
+        f"`preferences`: {job.input} is of the task {folder.task}; leave it out"
+      )
+    told = people_quality.report(folder, seed=self.seed)
+    if not told["people"]:
+      raise errors.InputError(f"{job.input}: nobody has ended an item yet")
+    verbs.log_text(_logger, "\n".join(_lines(tables.texts(_table(told)))))
+    if job.output is not None:
+      files.write_json(job.output, told)
+      _logger.info(f"results: {job.output}")
+
+  def _prefer(self, folder: Any, job: PeopleReportJob) -> None:
+    """Writes preferences."""
+    from prm_jax.people import people_folder
+
+    if job.preferences is None or job.output is not None:
+      raise errors.InputError(
+        f"{job.input} is of the task pairs: give `preferences` alone"
+      )
+    found = [*people_folder.preferences(folder)]
+    files.write_records(job.preferences, found)
+    _logger.info(f"{job.preferences}: {len(found):,} preferences")
+
+
+def _table(told: Mapping[str, Any]) -> Any:
+  """Returns what is said of each person, as a table."""
+  from prm_jax.evaluation import tables
+
+  shares = dict(
+    gold="gold right",
+    gold_first_half="its first half",
+    gold_last_half="its last half",
+    rated_right="steps rated right",
+  )
+  columns = {
+    "items": tables.Column("items", is_share=False),
+    "steps": tables.Column("steps", is_share=False),
+    "seconds_a_step": tables.Column("s a step", is_share=False),
+    **{name: tables.Column(label) for name, label in shares.items()},
+    "same": tables.Column("same first error"),
+  }
+  rows = []
+  for name, of in told["people"].items():
+    counted = ("items", "steps", "seconds_a_step")
+    numbers = {key: tables.Number(of[key]) for key in counted}
+    for key in shares:
+      if of[key] is not None:
+        numbers[key] = tables.Number(of[key]["value"], *of[key]["interval"])
+    rows.append((name, numbers))
+  for pair in (told["agreement"] or {}).get("pairs", ()):
+    same = pair["first_error_same"]
+    number = tables.Number(same["value"], *(same["interval"] or ()))
+    num = tables.Number(pair["solutions"])
+    rows.append((f"{pair['a']} and {pair['b']}", dict(items=num, same=number)))
+  return tables.Table(columns, rows)
+
+
+def _lines(cells: list[list[str]]) -> list[str]:
+  """Returns rows of texts as lines, in columns."""
+  widths = [max(map(len, column)) for column in zip(*cells)]
+  return [
+    "  ".join(
+      text.ljust(width) if i == 0 else text.rjust(width)
+      for i, (text, width) in enumerate(zip(row, widths))
+    ).rstrip()
+    for row in cells
+  ]
