@@ -652,3 +652,11 @@ def test_in_a_long_solution_the_marked_step_is_in_sight(opened, serve):
           return row.top >= 0 && row.bottom <= bar.top;
         }"""
       )
+  # So is what goes wrong.
+  page.route("**/events", lambda route: route.abort())
+  page.keyboard.press("3")
+  page.wait_for_selector("#late:not([hidden])")
+  assert page.evaluate(
+    "document.getElementById('late').getBoundingClientRect().bottom < 800"
+    " && scrollY > 100"
+  )
