@@ -29,16 +29,8 @@ METHODS = (
 )
 EDGES = (
   *("web", "datasets", "plan", "huggingface", "serving", "device_check"),
-  *(
-    "integrations",
-    "reports",
-    "view",
-    "people",
-    "demo",
-    "trainer",
-    "cli",
-    "api",
-  ),
+  *("integrations", "reports", "people", "view", "demo", "trainer", "cli"),
+  "api",
   "__main__",
 )
 FOLDERS = CORE + METHODS + EDGES

@@ -95,7 +95,7 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
     from prm_jax.people import people_folder
     from prm_jax.people import people_server
     from prm_jax.records import jsonl
-    from prm_jax.view import page_server
+    from prm_jax.runtime import listening
 
     model = None if self.checkpoint is None else self.checkpoint.folder
     read = [job.input.stored_at, job.gold, job.annotators, model, self.scores]
@@ -139,7 +139,7 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
         # Not into a file that keeps what was printed.
         _logger.info(f"{server.url}#key={next(iter(keys))}")
 
-    page_server.run(server, ready)
+    listening.run(server, ready)
 
   def _scored(
     self, items: Sequence[judgements.Item]

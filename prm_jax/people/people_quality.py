@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import math
 import statistics
 from typing import Any, NamedTuple
 
 from prm_jax import schema
 from prm_jax.evaluation import agreement
+from prm_jax.evaluation import tables
 from prm_jax.people import judged_solutions
 from prm_jax.people import judgements
 from prm_jax.people import people_folder
@@ -152,6 +153,41 @@ def of_person(found: Sequence[Judged]) -> dict[str, Any]:
     gold_first_half=_share(sum(gold[:half]), half),
     gold_last_half=_share(sum(gold[half:]), len(gold) - half),
   )
+
+
+def table(told: Mapping[str, Any]) -> tables.Table:
+  """Returns what is known of each person and each pair, as a table.
+
+  Args:
+    told: What `report` returned.
+  """
+  shares = dict(
+    gold="gold right",
+    gold_first_half="its first half",
+    gold_last_half="its last half",
+    rated_right="steps rated right",
+  )
+  columns = {
+    "items": tables.Column("items", is_share=False),
+    "steps": tables.Column("steps", is_share=False),
+    "seconds_a_step": tables.Column("s a step", is_share=False, digits=1),
+    **{name: tables.Column(label) for name, label in shares.items()},
+    "same": tables.Column("same first error"),
+  }
+  rows = []
+  for name, of in told["people"].items():
+    counted = ("items", "steps", "seconds_a_step")
+    numbers = {key: tables.Number(of[key]) for key in counted}
+    for key in shares:
+      if of[key] is not None:
+        numbers[key] = tables.Number(of[key]["value"], *of[key]["interval"])
+    rows.append((name, numbers))
+  for pair in (told["agreement"] or {}).get("pairs", ()):
+    same = pair["first_error_same"]
+    number = tables.Number(same["value"], *(same["interval"] or ()))
+    num = tables.Number(pair["solutions"])
+    rows.append((f"{pair['a']} and {pair['b']}", dict(items=num, same=number)))
+  return tables.Table(columns, rows)
 
 
 def _share(right: int, num: int) -> dict[str, Any] | None:

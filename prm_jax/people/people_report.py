@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import dataclasses
 import logging
 from typing import Any
@@ -71,7 +70,9 @@ class PeopleReport(verbs.Verb):
     told = people_quality.report(folder, seed=self.seed)
     if not told["people"]:
       raise errors.InputError(f"{job.input}: nobody has ended an item yet")
-    verbs.log_text(_logger, "\n".join(_lines(tables.texts(_table(told)))))
+    verbs.log_text(
+      _logger, "\n".join(_lines(tables.texts(people_quality.table(told))))
+    )
     if job.output is not None:
       files.write_json(job.output, told)
       _logger.info(f"results: {job.output}")
@@ -87,39 +88,6 @@ class PeopleReport(verbs.Verb):
     found = [*people_folder.preferences(folder)]
     files.write_records(job.preferences, found)
     _logger.info(f"{job.preferences}: {len(found):,} preferences")
-
-
-def _table(told: Mapping[str, Any]) -> Any:
-  """Returns what is said of each person, as a table."""
-  from prm_jax.evaluation import tables
-
-  shares = dict(
-    gold="gold right",
-    gold_first_half="its first half",
-    gold_last_half="its last half",
-    rated_right="steps rated right",
-  )
-  columns = {
-    "items": tables.Column("items", is_share=False),
-    "steps": tables.Column("steps", is_share=False),
-    "seconds_a_step": tables.Column("s a step", is_share=False),
-    **{name: tables.Column(label) for name, label in shares.items()},
-    "same": tables.Column("same first error"),
-  }
-  rows = []
-  for name, of in told["people"].items():
-    counted = ("items", "steps", "seconds_a_step")
-    numbers = {key: tables.Number(of[key]) for key in counted}
-    for key in shares:
-      if of[key] is not None:
-        numbers[key] = tables.Number(of[key]["value"], *of[key]["interval"])
-    rows.append((name, numbers))
-  for pair in (told["agreement"] or {}).get("pairs", ()):
-    same = pair["first_error_same"]
-    number = tables.Number(same["value"], *(same["interval"] or ()))
-    num = tables.Number(pair["solutions"])
-    rows.append((f"{pair['a']} and {pair['b']}", dict(items=num, same=number)))
-  return tables.Table(columns, rows)
 
 
 def _lines(cells: list[list[str]]) -> list[str]:

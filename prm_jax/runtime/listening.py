@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import contextlib
 import errno
+import http.server
 import ipaddress
 import os
+import signal
 import socket
+import threading
 
 from prm_jax import errors
 
@@ -56,3 +61,26 @@ def is_loopback(host: str) -> bool:
     return ipaddress.ip_address(host).is_loopback
   except ValueError:
     return False
+
+
+def run(server: http.server.HTTPServer, say_ready: Callable[[], None]) -> None:
+  """Answers requests until SIGINT or SIGTERM.
+
+  Args:
+    server: The server.
+    say_ready: Called once it listens.
+  """
+  before = {}
+  if threading.current_thread() is threading.main_thread():
+    # In the background a shell has SIGINT ignored.
+    before = {
+      kind: signal.signal(kind, signal.default_int_handler)
+      for kind in (signal.SIGINT, signal.SIGTERM)
+    }
+  try:
+    with server, contextlib.suppress(KeyboardInterrupt):
+      say_ready()
+      server.serve_forever()
+  finally:
+    for kind, handler in before.items():
+      signal.signal(kind, handler)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-import contextlib
 import http.server
 import pathlib
-import signal
-import threading
 
 from prm_jax import errors
 from prm_jax.runtime import listening
@@ -92,26 +88,3 @@ class PageServer(http.server.ThreadingHTTPServer):
   def handle_error(self, request: object, client_address: object) -> None:
     """Says nothing of browsers that go before they have read a reply."""
     del request, client_address
-
-
-def run(server: http.server.HTTPServer, say_ready: Callable[[], None]) -> None:
-  """Answers requests until SIGINT or SIGTERM.
-
-  Args:
-    server: The server.
-    say_ready: Called once it listens.
-  """
-  before = {}
-  if threading.current_thread() is threading.main_thread():
-    # In the background a shell has SIGINT ignored.
-    before = {
-      kind: signal.signal(kind, signal.default_int_handler)
-      for kind in (signal.SIGINT, signal.SIGTERM)
-    }
-  try:
-    with server, contextlib.suppress(KeyboardInterrupt):
-      say_ready()
-      server.serve_forever()
-  finally:
-    for kind, handler in before.items():
-      signal.signal(kind, handler)

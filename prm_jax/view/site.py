@@ -62,7 +62,9 @@ def pages(
   evaluations = {
     name: view_pages.of_evaluation(found)
     for name, found in inputs.evaluations.items()
-  } | dict(more or {})
+  }
+  evaluations |= {n: view_pages.of_people(x) for n, x in inputs.people.items()}
+  evaluations |= dict(more or {})
   rows = dict(
     samples=[view_samples.row(x, source, models) for x in samples],
     searches=[view_searches.row(*x) for x in searches],

@@ -49,6 +49,7 @@ class View(verbs.Verb):
       InputError: A file is damaged, there is nothing to show, the folder holds
         something else, or the port is taken.
     """
+    from prm_jax.runtime import listening
     from prm_jax.view import page_server
     from prm_jax.view import site
     from prm_jax.view import view_inputs
@@ -66,7 +67,7 @@ class View(verbs.Verb):
       pages = pathlib.Path(folder, "pages")
       site.write(pages, made)
       server = page_server.PageServer(pages, self.host, self.port)
-      page_server.run(
+      listening.run(
         server,
         lambda: _logger.info(
           f"{server.url}: {_counts(inputs)}; Ctrl-C ends the command"

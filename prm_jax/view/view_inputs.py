@@ -13,6 +13,8 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import results as results_lib
 from prm_jax.jobs import step_scores
+from prm_jax.people import people_folder
+from prm_jax.people import people_quality
 from prm_jax.records import jsonl
 from prm_jax.records import record_files
 from prm_jax.runtime import checked_lines
@@ -81,6 +83,7 @@ class Inputs:
     runs: What runs recorded.
     evaluations: The content of each results.json, and of the samples beside it
       that belong to it.
+    people: How well people judge, of each folder of their work.
   """
 
   paths: dict[str, pathlib.Path] = dataclasses.field(default_factory=dict)
@@ -93,6 +96,7 @@ class Inputs:
   evaluations: dict[str, results_lib.Evaluation] = dataclasses.field(
     default_factory=dict
   )
+  people: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
 
 def read(paths: Sequence[files.PathLike]) -> Inputs:
@@ -140,6 +144,10 @@ def _files(path: pathlib.Path) -> Iterator[pathlib.Path]:
     folders[:] = sorted(
       x for x in folders if x not in _SKIPPED and not x.startswith(".")
     )
+    if people_folder.JUDGEMENTS in names:
+      # The pool is in it, and gold items are nobody's to see.
+      yield pathlib.Path(folder, people_folder.JUDGEMENTS)
+      continue
     for name in sorted(names):
       is_hidden = name.startswith(".") or name.endswith(_ASIDE)
       if name.removesuffix(".gz").endswith(_ENDINGS) and not is_hidden:
@@ -148,6 +156,8 @@ def _files(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 def _kind(path: pathlib.Path, *, is_named: bool) -> str | None:
   """Returns what a file holds, by its first record; None for something else."""
+  if path.name == people_folder.JUDGEMENTS:
+    return "people"
   name = path.name.removesuffix(".gz")
   is_results = name.endswith("results.json")
   is_other = name.endswith(".json") and not is_results and not is_named
@@ -226,6 +236,16 @@ def _read_evaluation(inputs: Inputs, name: str, path: pathlib.Path) -> None:
     else []
   )
   inputs.evaluations[name] = results_lib.Evaluation(results, found)
+
+
+def _read_people(inputs: Inputs, name: str, path: pathlib.Path) -> None:
+  """Reads what people judged; preferences aren't shown."""
+  folder = people_folder.Folder(path.parent)
+  if folder.task == "pairs":
+    return
+  found = [Read(s, {}) for s in people_folder.read(path)]
+  inputs.solutions[name] = found
+  inputs.people[name] = people_quality.report(folder)
 
 
 def _read_scores(inputs: Inputs, name: str, path: pathlib.Path) -> None:
@@ -349,6 +369,7 @@ _READERS = dict(
   search=_read_searches,
   run=_read_run,
   evaluation=_read_evaluation,
+  people=_read_people,
   scores=_read_scores,
   solutions=_read_solutions,
 )

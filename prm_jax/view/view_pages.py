@@ -10,6 +10,7 @@ from prm_jax import errors
 from prm_jax.evaluation import figures
 from prm_jax.evaluation import results as results_lib
 from prm_jax.evaluation import views
+from prm_jax.people import people_quality
 from prm_jax.reports import curves
 from prm_jax.reports import demo_page
 from prm_jax.reports import result_page
@@ -121,6 +122,22 @@ def of_evaluation(evaluation: results_lib.Evaluation) -> result_page.Page:
     "All numbers", facts=every, is_folded=not page.lead or bool(page.title)
   )
   return dataclasses.replace(page, sections=[*page.sections, section])
+
+
+def of_people(told: Mapping[str, Any]) -> result_page.Page:
+  """Returns the page of how well people judge.
+
+  Args:
+    told: What people_quality.report returned.
+  """
+  section = result_page.Section(
+    "People and pairs",
+    table=people_quality.table(told),
+    note="Of gold items the first error, with Wilson's 95 % interval; a pair's"
+    " numbers are of the items that both judged.",
+  )
+  lead = "" if told["people"] else "Nobody has ended an item yet."
+  return result_page.Page("How people judge", lead, sections=[section])
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

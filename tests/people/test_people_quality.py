@@ -3,6 +3,7 @@
 import desks
 import numpy as np
 import pytest
+import view_files
 
 from prm_jax import schema
 from prm_jax.cli import main
@@ -11,6 +12,8 @@ from prm_jax.people import people_folder
 from prm_jax.people import people_quality
 from prm_jax.people import work_queue
 from prm_jax.runtime import files
+from prm_jax.view import site
+from prm_jax.view import view_inputs
 
 NUM = 120
 
@@ -174,7 +177,7 @@ def test_the_command_prints_a_table_and_writes_the_numbers(tmp_path, capsys):
     "a",
     "240",
     f"{told['people']['a']['steps']}",
-    "4.0000",
+    "4.0",
   ]
   assert f"{100 * gold['value']:.1f} [{low:.1f}, {high:.1f}]" in rows[0]
   same = told["agreement"]["pairs"][0]["first_error_same"]["value"]
@@ -204,3 +207,17 @@ def test_preferences_are_written(tmp_path):
   assert (record["chosen_id"], record["rejected_id"]) == ("b", "a")
   assert record["chosen"] == ["2 + 2 = 5"] and record["annotator"] == "ann"
   assert main.main(command) == 1
+
+
+def test_the_viewer_shows_people_and_their_labels(tmp_path):
+  folder = work(tmp_path / "w", dict(a=(0.9, 4.0), b=(0.9, 6.0)), num_pool=4)
+  inputs = view_inputs.read([folder.path])
+  made = site.pages(inputs)
+  index, items = view_files.window(made)
+  assert "judgements" in str(index["evaluations"]["key"])
+  (page,) = items["evaluations"]
+  table = page["sections"][0]["table"]
+  assert [row[0] for row in table] == ["", "a", "b", "a and b"]
+  # Gold items aren't shown.
+  assert {x["id"][0] for x in items["samples"]} == {"p"}
+  assert [x["labels"].keys() for x in items["samples"]] == [{"a", "b"}] * 4
