@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import hashlib
 import hmac
 import threading
 import time
@@ -77,6 +78,8 @@ class Desk:
     self._giving = threading.Lock()
     self._budgets: dict[str, tuple[float, float]] = {}
     self._ended: dict[str, set[str]] = {}
+    # Of each item what each person says, once it has ended.
+    self._said: dict[str, dict[str, judgements.State]] = {}
     for event in store.events():
       self._note(event.annotator, event.item)
 
@@ -110,7 +113,8 @@ class Desk:
     with self._giving:
       given = self._store.given()
       found = work_queue.next_item(
-        *(self._work.design, self._work.pool, given, self._ended, annotator)
+        *(self._work.design, self._work.pool, given, self._ended, annotator),
+        self._disputed(),
       )
       if found is not None and found not in given:
         self._store.give(found, time.time())
@@ -131,10 +135,11 @@ class Desk:
     Raises:
       Refused: It wasn't given to this person (404).
     """
-    item = self._given_item(annotator, id)
+    item, why = self._given_item(annotator, id)
     events = self._store.events(annotator, id)
     state = judgements.state_of(item, [x.event for x in events])
-    return self._shown(item, state, events[-1].number if events else 0)
+    last = events[-1].number if events else 0
+    return self._shown(item, state, last, self._others(annotator, id, why))
 
   def add(self, annotator: str, body: Any) -> dict[str, Any]:
     """Keeps what a person says, and returns the item after it.
@@ -159,7 +164,7 @@ class Desk:
       raise Refused(400, "event must be an object")
     if not 0 < len(body["id"]) <= _MOST_ID:
       raise Refused(400, f"id must have 1 to {_MOST_ID} characters")
-    item = self._given_item(annotator, body["item"])
+    item, why = self._given_item(annotator, body["item"])
     seconds = min(max(float(body["seconds"]), 0.0), _MOST_SECONDS)
     try:
       kept, state = self._store.add(
@@ -178,7 +183,7 @@ class Desk:
     self._note(annotator, item.id)
     del kept
     last = self._store.events(annotator, item.id)[-1].number
-    return self._shown(item, state, last)
+    return self._shown(item, state, last, self._others(annotator, item.id, why))
 
   def _note(self, annotator: str, id: str) -> None:
     """Keeps in mind whether a person has ended an item."""
@@ -187,21 +192,59 @@ class Desk:
       return
     events = [x.event for x in self._store.events(annotator, id)]
     ended = self._ended.setdefault(annotator, set())
-    if judgements.state_of(item, events).reason is None:
+    said = self._said.setdefault(id, {})
+    state = judgements.state_of(item, events)
+    if state.reason is None:
       ended.discard(id)
+      said.pop(annotator, None)
     else:
       ended.add(id)
+      said[annotator] = state
 
-  def _given_item(self, annotator: str, id: str) -> judgements.Item:
-    is_given = any(
-      (x.annotator, x.item) == (annotator, id) for x in self._store.given()
-    )
-    if not is_given or id not in self._work.items:
-      raise Refused(404, "no such item among those that were given to you")
-    return self._work.items[id]
+  def _disputed(self) -> list[str]:
+    """Returns the items of the pool on which people disagree."""
+    return [
+      id for id in self._work.pool.ranked if judgements.differ(self._judged(id))
+    ]
+
+  def _judged(self, id: str) -> list[judgements.State]:
+    """Returns what people say of an item, without who they are."""
+    return [
+      state
+      for _, state in sorted(
+        self._said.get(id, {}).items(),
+        key=lambda x: hashlib.sha256(f"{id}\0{x[0]}".encode()).digest(),
+      )
+      if state.reason not in judgements.NOT_JUDGED
+    ]
+
+  def _others(
+    self, annotator: str, id: str, why: str
+  ) -> list[list[int | None]]:
+    """Returns the ratings of those between whom a person decides."""
+    if why != work_queue.ADJUDICATION:
+      return []
+    own = self._said.get(id, {}).get(annotator)
+    num = len(self._work.items[id].steps)
+    return [
+      [state.rating(i) for i in range(num)]
+      for state in self._judged(id)
+      if state is not own
+    ]
+
+  def _given_item(self, annotator: str, id: str) -> tuple[judgements.Item, str]:
+    """Returns an item that was given to a person, and for what."""
+    for x in self._store.given():
+      if (x.annotator, x.item) == (annotator, id) and id in self._work.items:
+        return self._work.items[id], x.why
+    raise Refused(404, "no such item among those that were given to you")
 
   def _shown(
-    self, item: judgements.Item, state: judgements.State, last: int
+    self,
+    item: judgements.Item,
+    state: judgements.State,
+    last: int,
+    others: Sequence[Sequence[int | None]],
   ) -> dict[str, Any]:
     """Returns an item as the page has it; scores only once it has ended."""
     scores = self._work.scores.get(item.id)
@@ -230,5 +273,6 @@ class Desk:
         reason=state.reason,
       ),
       last=last,
+      others=[list(x) for x in others],
       scores=scores if scores and state.reason is not None else None,
     )

@@ -15,9 +15,6 @@ from prm_jax import schema
 from prm_jax.people import judgements
 from prm_jax.records import fields
 
-# How an item ends of which nothing is exported.
-NOT_JUDGED = (judgements.BAD_PROBLEM, judgements.GIVE_UP)
-
 
 def solutions(
   item: judgements.Item,
@@ -38,7 +35,7 @@ def solutions(
     rated alternative that wasn't taken, as PRM800K's reader gives a row. None of
     an item that is open or wasn't judged.
   """
-  if state.reason is None or state.reason in NOT_JUDGED:
+  if state.reason is None or state.reason in judgements.NOT_JUDGED:
     return []
   extra = {
     **provenance,

@@ -31,6 +31,8 @@ RATINGS = (-1, 0, 1)
 SOLUTION, FOUND_ERROR = "solution", "found_error"
 BAD_PROBLEM, GIVE_UP = "bad_problem", "give_up"
 REASONS = (SOLUTION, FOUND_ERROR, BAD_PROBLEM, GIVE_UP)
+# Of an item that ends so nothing is said of its steps.
+NOT_JUDGED = (BAD_PROBLEM, GIVE_UP)
 UNDO = "undo"
 
 Event = Mapping[str, Any]
@@ -136,6 +138,21 @@ def state_of(item: Item, events: Sequence[Event]) -> State:
   for event in standing(events):
     state = _after(item, state, event)
   return state
+
+
+def differ(states: Sequence[State]) -> bool:
+  """Returns whether people disagree: on the first error, or on a preference.
+
+  Args:
+    states: What each says of an item that has ended.
+  """
+
+  def verdict(state: State) -> tuple[Any, Any]:
+    wrong = [place for place, x in sorted(state.ratings.items()) if x < 0]
+    return wrong[:1], state.preferred
+
+  verdicts = [verdict(x) for x in states]
+  return any(x != verdicts[0] for x in verdicts)
 
 
 def check(item: Item, events: Sequence[Event], event: Any) -> State:

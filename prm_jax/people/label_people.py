@@ -76,6 +76,8 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
     yield from super()._faults()
     if self.order not in (None, "file") and not self._has_scores:
       yield f"`order={self.order}`: give `checkpoint` or `scores`"
+    if self.adjudicate and self.task not in ("first_error", "per_step"):
+      yield f"`adjudicate=True`: the task {self.task} has no such rule"
 
   @property
   def _has_scores(self) -> bool:

@@ -116,6 +116,11 @@ class Folder:
       for said in by.get(item.id, {}).values():
         yield item, said
 
+  def given_for(self) -> dict[tuple[str, str], str]:
+    """Returns what each item was given to each person for; see work_queue."""
+    with contextlib.closing(self.store()) as store:
+      return {(x.annotator, x.item): x.why for x in store.given()}
+
   def keys(self, annotators: Sequence[str]) -> dict[str, str]:
     """Returns each person's name by the key, which is made once.
 
@@ -226,6 +231,7 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
       " no ratings of steps"
     )
   gold = {s.id for s in folder.gold()}
+  given = folder.given_for()
   for item, said in folder.states():
     if item.id in gold:
       continue
@@ -234,7 +240,10 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
       item,
       state,
       said[0].annotator,
-      dict(seconds=round(sum(x.seconds for x in said), 1)),
+      dict(
+        seconds=round(sum(x.seconds for x in said), 1),
+        given_for=given.get((said[0].annotator, item.id), ""),
+      ),
     )
 
 

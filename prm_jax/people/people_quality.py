@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from prm_jax import schema
 from prm_jax.evaluation import agreement
 from prm_jax.evaluation import tables
-from prm_jax.people import judged_solutions
 from prm_jax.people import judgements
 from prm_jax.people import people_folder
+from prm_jax.people import work_queue
 from prm_jax.records import identity
 
 # Of the standard normal distribution: 95 % lie within as many deviations.
@@ -30,6 +30,7 @@ class Judged(NamedTuple):
       gold.
     seconds: How long it took.
     number: The place of its last event among all.
+    why: What it was given for; see work_queue. Empty if that isn't known.
   """
 
   annotator: str
@@ -38,6 +39,7 @@ class Judged(NamedTuple):
   is_right: bool | None
   seconds: float
   number: int
+  why: str
 
 
 def wilson(right: int, num: int) -> tuple[float, float]:
@@ -66,10 +68,11 @@ def judged(folder: people_folder.Folder) -> list[Judged]:
     folder: The folder of the work, of a task with one solution in an item.
   """
   gold = {s.id: _first_error(agreement.values_of(s)) for s in folder.gold()}
+  given = folder.given_for()
   found = []
   for item, said in folder.states():
     state = judgements.state_of(item, [x.event for x in said])
-    if state.reason is None or state.reason in judged_solutions.NOT_JUDGED:
+    if state.reason is None or state.reason in judgements.NOT_JUDGED:
       continue
     values = tuple(
       None if x is None else (x + 1) / 2
@@ -82,6 +85,7 @@ def judged(folder: people_folder.Folder) -> list[Judged]:
       Judged(
         *(said[0].annotator, item.id, values, is_right),
         *(sum(x.seconds for x in said), said[-1].number),
+        given.get((said[0].annotator, item.id), ""),
       )
     )
   return sorted(found, key=lambda x: x.number)
@@ -112,7 +116,8 @@ def report(
   shared = [
     agreement.Judgement(x.annotator, x.item, problems[x.item], x.values)
     for x in found
-    if x.item in problems
+    # Who decides between others has seen what they said.
+    if x.item in problems and x.why != work_queue.ADJUDICATION
   ]
   names = dict.fromkeys(x.annotator for x in found)
   return dict(

@@ -1,7 +1,8 @@
 """Which item a person gets next.
 
 In this order: an item that the person has begun; screening items, which come
-first and are known; hidden gold items, spread over the work by chance; and the
+first and are known; items on which others disagree, if a further person is to
+decide; hidden gold items, spread over the work by chance; and the
 pool. Most of the pool comes by the order that a model gives it. A random part of
 it is kept apart and comes at its own rate, whatever the model says: what it says
 of the whole pool is unbiased. Each draw is a function of the seed, the person
@@ -20,6 +21,7 @@ from prm_jax.runtime import verbs
 
 # What an item is given for.
 SCREENING, GOLD, RANDOM, CHOSEN = "screening", "gold", "random", "chosen"
+ADJUDICATION = "adjudication"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Design(verbs.Value):
     overlap_share: The share of the pool that `overlap` people judge, in [0, 1];
       one person judges the rest.
     overlap: How many people judge an item of this share.
+    adjudicate: Give an item on which people disagree to one more person, who
+      sees what they said, but not who they are.
   """
 
   seed: verbs.Seed = 0
@@ -43,6 +47,7 @@ class Design(verbs.Value):
   random_share: verbs.Share = 0.1
   overlap_share: verbs.Share = 0.2
   overlap: verbs.Count = 2
+  adjudicate: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +69,7 @@ def next_item(
   given: Sequence[judgement_store.Given],
   ended: Mapping[str, Collection[str]],
   annotator: str,
+  disputed: Sequence[str] = (),
 ) -> judgement_store.Given | None:
   """Returns the item that a person gets next; None if nothing is left.
 
@@ -73,6 +79,7 @@ def next_item(
     given: What was given so far, in its order.
     ended: The ids of the items that each person has ended.
     annotator: The person.
+    disputed: The ids of the items on which people disagree.
   """
   own = [x for x in given if x.annotator == annotator]
   for x in own:
@@ -83,6 +90,11 @@ def next_item(
   screening = [x for x in pool.gold[: design.screening] if x not in had]
   if screening:
     return judgement_store.Given(annotator, screening[0], SCREENING)
+  decided = {x.item for x in given if x.why == ADJUDICATION}
+  if design.adjudicate:
+    for item in disputed:
+      if item not in had and item not in decided:
+        return judgement_store.Given(annotator, item, ADJUDICATION)
   number = str(len(own))
   if new_gold and _drawn(design, "gold", annotator, number) < design.gold_share:
     # Not in the order in which everyone gets it.

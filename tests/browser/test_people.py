@@ -8,6 +8,7 @@ import sys
 import desks
 import pages
 import pytest
+import test_label_people
 
 from prm_jax import schema
 from prm_jax.people import judgement_store
@@ -658,3 +659,24 @@ def test_in_a_long_solution_the_marked_step_is_in_sight(opened, serve):
   page.wait_for_selector("#late:not([hidden])")
   where = page.locator("#late").bounding_box()
   assert where["y"] > 0 and where["y"] + where["height"] < 800
+
+
+@pytest.mark.parametrize("width, dark", [(400, True), (1280, False)])
+def test_who_decides_reads_what_others_said(opened, tmp_path, width, dark):
+  keys = {x: x for x in ("ann", "bob", "cat")}
+  desk = desks.desk(
+    tmp_path, "first_error", keys=keys, overlap_share=1.0, adjudicate=True
+  )
+  test_label_people.judged(desk, "ann", dict(kind="right"))
+  test_label_people.judged(desk, "bob", dict(kind="error", step=1))
+  with desks.serving(desk) as url:
+    page = opened(f"{url}#key=cat", width=width, dark=dark)
+    page.wait_for_selector(".step.current")
+    assert "2 people disagree (A, B): decide." in page.inner_text("#how")
+    of_second = page.locator(".step").nth(1).locator(".other").all_inner_texts()
+    said = {x.split(": ")[0]: x.split()[-1] for x in of_second}
+    assert sorted(said) == ["A", "B"]
+    assert sorted(said.values()) == ["right", "wrong"]
+    pages.check_fits(page)
+    pages.check_reads(page)
+    assert "ann" not in page.content() and "bob" not in page.content()

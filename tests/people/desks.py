@@ -38,6 +38,7 @@ def desk(
   *,
   gold: Sequence[str] = (),
   scores: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
+  keys: Mapping[str, str] = KEYS,
   **design,
 ) -> desk_lib.Desk:
   """Returns a desk whose judgements are in a folder."""
@@ -52,7 +53,7 @@ def desk(
     scores or {},
   )
   store = judgement_store.JudgementStore(folder / "judgements.db")
-  return desk_lib.Desk(work, store, KEYS)
+  return desk_lib.Desk(work, store, keys)
 
 
 @contextlib.contextmanager

@@ -147,3 +147,15 @@ def test_an_undo_is_as_if_the_last_event_had_not_been(task, events):
     else:
       states.append(state)
   assert judgements.state_of(item, kept) == states[-1]
+
+
+def test_people_disagree_on_the_first_error_and_not_on_what_isnt_wrong():
+  right = said("first_error", dict(kind="right"))
+  neutral = said("first_error", rate(0, 0), dict(kind="right"))
+  first, second = (
+    said("first_error", dict(kind="error", step=i)) for i in range(2)
+  )
+  assert not judgements.differ([right, neutral, right])
+  assert judgements.differ([right, first])
+  assert judgements.differ([first, first, second])
+  assert not judgements.differ([]) and not judgements.differ([first])

@@ -139,6 +139,36 @@ def test_a_desk_that_is_opened_again_knows_what_has_ended(tmp_path):
   assert (told["ended"], told["item"]["id"]) == (1, "b")
 
 
+def test_who_decides_sees_what_others_said_and_not_who_they_are(tmp_path):
+  keys = {x: x for x in ("ann", "bob", "cat")}
+  desk = desks.desk(
+    tmp_path, "first_error", keys=keys, overlap_share=1.0, adjudicate=True
+  )
+  judged(desk, "ann", dict(kind="right"))
+  judged(desk, "bob", dict(kind="error", step=1))
+  shown = desk.next("cat")["item"]
+  assert shown["id"] == "a"
+  assert sorted(shown["others"], key=str) == [[1, -1, None], [1, 1, 1]]
+  assert "ann" not in json.dumps(shown) and "bob" not in json.dumps(shown)
+  # Neither of the two sees the other's, then or later.
+  assert desk.item("ann", "a")["others"] == []
+  shown = desk.add("cat", body(shown, dict(kind="error", step=1), "c"))
+  assert len(shown["others"]) == 2
+  again = desks.desk(
+    tmp_path, "first_error", keys=keys, overlap_share=1.0, adjudicate=True
+  )
+  assert len(again.item("cat", "a")["others"]) == 2
+  assert again.next("cat")["item"]["id"] == "b"
+
+
+@pytest.mark.parametrize("reason", ["give_up", "bad_problem"])
+def test_nobody_disagrees_with_one_who_didnt_judge(tmp_path, reason):
+  desk = desks.desk(tmp_path, "first_error", overlap_share=1.0, adjudicate=True)
+  judged(desk, "ann", dict(kind="right"))
+  judged(desk, "bob", dict(kind="end", reason=reason))
+  assert desk._disputed() == []
+
+
 # --- Over HTTP --------------------------------------------------------------
 
 
@@ -204,6 +234,7 @@ def test_judgements_are_solutions_with_ratings_at_any_moment(tmp_path):
   assert solution.extra["annotator"] == "ann"
   assert solution.extra["finish_reason"] == "found_error"
   assert solution.extra["seconds"] == 4.0
+  assert solution.extra["given_for"] == "chosen"
 
 
 @pytest.mark.parametrize("reason", [None, "give_up", "bad_problem"])
@@ -365,6 +396,11 @@ def test_wrong_names_are_refused_in_one_line(tmp_path, capsys, names, why):
 def test_an_order_by_a_model_needs_one():
   with pytest.raises(errors.InputError, match="give `checkpoint` or `scores`"):
     prm_jax.LabelPeople(order="uncertain")
+
+
+def test_only_ratings_of_steps_are_decided_between():
+  with pytest.raises(errors.InputError, match="task pairs has no such rule"):
+    prm_jax.LabelPeople(task="pairs", adjudicate=True)
 
 
 def test_the_order_of_the_pool_is_the_models():

@@ -97,3 +97,22 @@ def test_a_restart_or_another_seed_changes_only_what_it_should():
 def test_a_share_that_is_none_is_refused(name):
   with pytest.raises(errors.InputError, match=name):
     work_queue.Design(**{name: 1.5})
+
+
+def test_an_item_on_which_people_disagree_goes_to_one_more(tmp_path):
+  pool = work_queue.Pool(POOL)
+  given = [
+    judgement_store.Given(name, "p000", "chosen") for name in ("ann", "bob")
+  ]
+  ended = {name: {"p000"} for name in ("ann", "bob")}
+
+  def next_of(name, given=given, **design):
+    made = work_queue.Design(gold_share=0, **design)
+    found = work_queue.next_item(made, pool, given, ended, name, ["p000"])
+    return found.item, found.why
+
+  assert next_of("cat", adjudicate=True) == ("p000", "adjudication")
+  assert next_of("cat")[1] != "adjudication"
+  assert next_of("ann", adjudicate=True)[1] != "adjudication"
+  decided = [*given, judgement_store.Given("cat", "p000", "adjudication")]
+  assert next_of("dan", decided, adjudicate=True)[1] != "adjudication"

@@ -362,7 +362,8 @@
     const isPair = task === "pairs";
     find("rules").hidden = isPair;
     find("pair-rules").hidden = !isPair;
-    find("how").textContent = HOW[task];
+    find("how").textContent = item.others && item.others.length
+      ? `${item.others.length} people disagree (${item.others.map((_, k) => letter(k)).join(", ")}): decide. ${HOW[task]}` : HOW[task];
     prm.text(find("problem"), item.problem);
     // A conversation begins with its problem.
     const isTold = messages.some(([role, text]) => role !== "assistant" && text && item.problem.includes(text));
@@ -431,6 +432,11 @@
         row.tags.append(element("span", { class: `rating ${word}` },
           element("span", { "aria-hidden": "true" }, `${mark} `), word));
       } else if (!isPair) row.tags.append(element("span", { class: "hidden" }, "not judged"));
+      (item.others || []).forEach((of, k) => {
+        const [sign, said] = SHOWN.get(of[i]) || ["", "not judged"];
+        row.tags.append(element("span", { class: `rating other ${said}` }, `${letter(k)}: `,
+          element("span", { "aria-hidden": "true" }, `${sign} `), said));
+      });
       if (isFlagged(i)) row.tags.append(element("span", { class: "rating flag" }, "\u2702 badly split"));
       for (const [name, of] of scores) {
         if (typeof of[i] === "number") row.tags.append(chip(prm.visible(name), of[i]));
