@@ -45,6 +45,12 @@ COMMANDS = {
     [*READ, "--budget=1", "--labelled=b.jsonl"],
     ["in.jsonl", "model", "b.jsonl"],
   ),
+  ("label people", "output"): (
+    [*READ, "--gold=b.jsonl"],
+    ["in.jsonl", "model", "b.jsonl"],
+  ),
+  ("label people_report", "output"): (["--input=stored"], ["stored"]),
+  ("label people_report", "preferences"): (["--input=stored"], ["stored"]),
   **{
     (f"search {name}", "output"): (
       [*SEARCH, *(f"--{option}=b.jsonl" for option in reads)],
@@ -114,6 +120,7 @@ ENDINGS = dict(plot=".svg", table=".csv")
 ARE_READ = {
   *("source", "checkpoint", "input", "check", "against", "prompt_file"),
   *("base", "sample", "config", "problems", "labelled"),
+  *("gold", "annotators"),
 }
 
 

@@ -41,6 +41,7 @@ LOADS = {
     f"label {kind}": (1, *LABEL)
     for kind in ("monte_carlo", "omega_prm", "judge")
   },
+  "label people": (1, PRM, SOLUTIONS),
   "label select": (1, PRM, SOLUTIONS, "--budget=1"),
   "eval processbench": (1, PRM, "--input=gsm8k={0}/processbench.jsonl"),
   **{

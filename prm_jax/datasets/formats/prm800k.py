@@ -302,10 +302,12 @@ def _raw(tree: list[schema.Solution]) -> dict[str, Any]:
 def _until_found(solution: schema.Solution) -> schema.Solution:
   """Returns a solution up to the error at which its annotator stopped.
 
-  In a row, a step without a rating is one that a person wrote.
+  In a row, a step without a rating is one that a person wrote; in a solution
+  that wasn't one, it is what nobody looked at.
   """
   num = (_last_rated(solution) or 0) + 1
   stopped = solution.extra.get("finish_reason") == "found_error"
+  stopped = stopped and not _IN_A_ROW.fullmatch(solution.id)
   ratings = solution.ratings
   if not stopped or ratings is None or ratings[num - 1] != -1:
     return solution
