@@ -6,27 +6,24 @@ send: so no request can be forged. Names, keys and texts are never logged.
 
 from __future__ import annotations
 
-import http.server
+from collections.abc import Callable
 import json
 from typing import Any
 import urllib.parse
 
 from prm_jax.people import desk as desk_lib
 from prm_jax.people import judgement_store
-from prm_jax.runtime import listening
 from prm_jax.web import assets
+from prm_jax.web import page_http
 
 PAGE = "people.html"
 _ROUTE = "/v1/label/"
 _MOST_BYTES = 1 << 20
-# A browser that doesn't say within so long what it wants is let go.
-_WAIT_S = 30
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(page_http.Handler):
   """Answers a browser."""
 
-  timeout = _WAIT_S
   protocol_version = "HTTP/1.1"
   server: PeopleServer
 
@@ -38,9 +35,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
       return
     name = path.removeprefix("/") or PAGE
     if name not in assets.NAMES:
-      self._send(404, b"no such page\n", "text/plain; charset=utf-8")
+      self.send(404, b"no such page\n")
       return
-    self._send(200, *assets.read(name))
+    self.send(200, *assets.read(name))
 
   def do_POST(self) -> None:
     """Keeps a judgement."""
@@ -89,31 +86,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
       status, said = 503, dict(error="not kept: the server can't write")
       self.close_connection = True
     text = json.dumps(said).encode()
-    self._send(status, text, "application/json")
-
-  def _send(self, status: int, body: bytes, kind: str) -> None:
-    # A page of another site may name this machine by a name of its own.
-    if self.server.hosts and self.headers.get("Host") not in self.server.hosts:
-      status, body, kind = (
-        421,
-        b"ask by the address that was printed\n",
-        "text/plain",
-      )
-    self.send_response(status)
-    headers = {"Content-Type": kind, "Content-Length": str(len(body))}
-    if self.close_connection:
-      headers["Connection"] = "close"
-    for name, value in (headers | dict(assets.HEADERS)).items():
-      self.send_header(name, value)
-    self.end_headers()
-    self.wfile.write(body)
-
-  def log_message(self, format: str, *args: object) -> None:
-    """Says nothing of requests."""
-    del format, args
+    self.send(status, text, "application/json")
 
 
-class PeopleServer(http.server.ThreadingHTTPServer):
+class PeopleServer(page_http.Server):
   """Serves the labelling page.
 
   Args:
@@ -126,27 +102,12 @@ class PeopleServer(http.server.ThreadingHTTPServer):
     InputError: The port is taken.
   """
 
-  daemon_threads = True
-
   def __init__(
     self,
     desk: desk_lib.Desk,
     host: str,
     port: int,
-    say: Any = print,
+    say: Callable[[str], None] = print,
   ):
     self.desk, self.say = desk, say
-    super().__init__((host, port), Handler, bind_and_activate=False)
-    self.socket.close()
-    self.socket = listening.listen(host, port)
-    self.server_address = self.socket.getsockname()
-    port = self.server_address[1]
-    self.url = listening.url(host, port)
-    self.hosts: set[str] = set()
-    if listening.is_loopback(host):
-      named = self.url.removeprefix("http://").rpartition(":")[0]
-      self.hosts = {f"{x}:{port}" for x in {named, "localhost", "127.0.0.1"}}
-
-  def handle_error(self, request: object, client_address: object) -> None:
-    """Says nothing of browsers that go before they have read a reply."""
-    del request, client_address
+    super().__init__(Handler, host, port)

@@ -194,6 +194,10 @@ def test_work_needs_a_key_in_a_header_and_the_right_host(tmp_path):
     assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
     assert asked(route, Host="evil.example")[0] == 421
     sent = body(json.loads(text)["item"], RATE)
+    # Nothing is kept of what was asked by another name.
+    events = f"{url}v1/label/events"
+    assert asked(events, data=sent, Host="evil.example")[0] == 421
+    assert json.loads(asked(route)[2])["item"]["last"] == 0
     status, _, text = asked(f"{url}v1/label/events", data=sent)
     assert status == 200 and json.loads(text)["state"]["ratings"] == [[0, 0, 1]]
     assert asked(f"{url}v1/label/items/a")[2] == text
