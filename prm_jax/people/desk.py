@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import hashlib
 import hmac
+import math
 import threading
 import time
 from typing import Any
@@ -19,6 +20,8 @@ from prm_jax.runtime import checks
 # No person works so long for one judgement; more is a page that was left open.
 _MOST_SECONDS = 3_600.0
 _MOST_ID = 64
+# Of the name of an item.
+_NAME_DIGITS = 24
 # So many judgements at once, and so many more each second.
 _BURST, _RATE = 60.0, 10.0
 
@@ -74,14 +77,25 @@ class Desk:
   ):
     self._work, self._store = work, store
     self._keys = {key.encode(): name for key, name in keys.items()}
-    # One person's two tabs, or two people, get no item at the same moment.
-    self._giving = threading.Lock()
+    # One person's two tabs, or two people, change nothing at the same moment.
+    self._changing = threading.RLock()
     self._budgets: dict[str, tuple[float, float]] = {}
+    self._given: list[judgement_store.Given] = []
+    # What each person was given, by the name that the person's browser has for
+    # it: an id could tell gold from the rest, or a solution from another one.
+    self._items: dict[str, dict[str, judgement_store.Given]] = {}
     self._ended: dict[str, set[str]] = {}
     # Of each item what each person says, once it has ended.
     self._said: dict[str, dict[str, judgements.State]] = {}
-    for event in store.events():
-      self._note(event.annotator, event.item)
+    self._disputed: set[str] = set()
+    for given in store.given():
+      self._give(given)
+    events: dict[tuple[str, str], list[judgements.Event]] = {}
+    for x in store.events():
+      events.setdefault((x.annotator, x.item), []).append(x.event)
+    for (annotator, id), said in events.items():
+      if id in work.items:  # not of a pool that was given in an earlier call
+        self._note(annotator, id, judgements.state_of(work.items[id], said))
 
   def annotator(self, key: str) -> str:
     """Returns whose key it is.
@@ -110,36 +124,43 @@ class Desk:
     Args:
       annotator: The person.
     """
-    with self._giving:
-      given = self._store.given()
+    work = self._work
+    with self._changing:
+      here = [x for x in self._given if x.item in work.items]
       found = work_queue.next_item(
-        *(self._work.design, self._work.pool, given, self._ended, annotator),
-        self._disputed(),
+        *(work.design, work.pool, here, self._ended, annotator),
+        [x for x in work.pool.ranked if x in self._disputed],
       )
-      if found is not None and found not in given:
+      if found is not None and self._name(found) not in self._items.get(
+        annotator, {}
+      ):
         self._store.give(found, time.time())
-    ended = self._ended.get(annotator, ())
-    return dict(
-      task=self._work.task,
-      ended=len(ended),
-      item=None if found is None else self.item(annotator, found.item),
-    )
+        self._give(found)
+      return dict(
+        task=work.task,
+        ended=len(self._ended.get(annotator, ())),
+        item=None if found is None else self._item(found),
+      )
 
   def item(self, annotator: str, id: str) -> dict[str, Any]:
     """Returns an item as the page has it.
 
     Args:
       annotator: The person who asks.
-      id: The id of the item.
+      id: The name that this person's browser has for the item.
 
     Raises:
       Refused: It wasn't given to this person (404).
     """
-    item, why = self._given_item(annotator, id)
-    events = self._store.events(annotator, id)
+    with self._changing:
+      return self._item(self._found(annotator, id))
+
+  def _item(self, given: judgement_store.Given) -> dict[str, Any]:
+    """Returns an item that was given, as the page has it."""
+    item = self._work.items[given.item]
+    events = self._store.events(given.annotator, given.item)
     state = judgements.state_of(item, [x.event for x in events])
-    last = events[-1].number if events else 0
-    return self._shown(item, state, last, self._others(annotator, id, why))
+    return self._shown(given, state, events[-1].number if events else 0)
 
   def add(self, annotator: str, body: Any) -> dict[str, Any]:
     """Keeps what a person says, and returns the item after it.
@@ -164,95 +185,93 @@ class Desk:
       raise Refused(400, "event must be an object")
     if not 0 < len(body["id"]) <= _MOST_ID:
       raise Refused(400, f"id must have 1 to {_MOST_ID} characters")
-    item, why = self._given_item(annotator, body["item"])
     seconds = min(max(float(body["seconds"]), 0.0), _MOST_SECONDS)
-    try:
-      kept, state = self._store.add(
-        *(item, annotator, body["event"]),
-        id=body["id"],
-        after=body["after"],
-        seconds=seconds,
-        at=time.time(),
-      )
-    except judgement_store.Conflict as e:
-      raise Refused(409, str(e)) from None
-    except judgement_store.Unkept:
-      raise
-    except errors.InputError as e:
-      raise Refused(400, str(e)) from None
-    self._note(annotator, item.id)
-    del kept
-    last = self._store.events(annotator, item.id)[-1].number
-    return self._shown(item, state, last, self._others(annotator, item.id, why))
+    with self._changing:
+      given = self._found(annotator, body["item"])
+      try:
+        _, state = self._store.add(
+          *(self._work.items[given.item], annotator, body["event"]),
+          id=f"{annotator}/{body['id']}",
+          after=body["after"],
+          seconds=seconds if math.isfinite(seconds) else 0.0,
+          at=time.time(),
+        )
+      except judgement_store.Conflict as e:
+        raise Refused(409, str(e)) from None
+      except judgement_store.Unkept:
+        raise
+      except errors.InputError as e:
+        raise Refused(400, str(e)) from None
+      self._note(annotator, given.item, state)
+      last = self._store.events(annotator, given.item)[-1].number
+      return self._shown(given, state, last)
 
-  def _note(self, annotator: str, id: str) -> None:
-    """Keeps in mind whether a person has ended an item."""
-    item = self._work.items.get(id)
-    if item is None:  # of a pool that was given in an earlier call
-      return
-    events = [x.event for x in self._store.events(annotator, id)]
+  def _give(self, given: judgement_store.Given) -> None:
+    """Keeps in mind what a person was given."""
+    self._given.append(given)
+    self._items.setdefault(given.annotator, {})[self._name(given)] = given
+
+  def _name(self, given: judgement_store.Given) -> str:
+    """Returns what a person's browser calls an item."""
+    text = f"{self._work.design.seed}\0{given.annotator}\0{given.item}"
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:_NAME_DIGITS]
+
+  def _found(self, annotator: str, name: str) -> judgement_store.Given:
+    """Returns what a person was given, by the browser's name for it."""
+    given = self._items.get(annotator, {}).get(name)
+    if given is None or given.item not in self._work.items:
+      raise Refused(404, "no such item among those that were given to you")
+    return given
+
+  def _note(self, annotator: str, id: str, state: judgements.State) -> None:
+    """Keeps in mind what a person says of an item."""
     ended = self._ended.setdefault(annotator, set())
     said = self._said.setdefault(id, {})
-    state = judgements.state_of(item, events)
     if state.reason is None:
       ended.discard(id)
       said.pop(annotator, None)
     else:
       ended.add(id)
       said[annotator] = state
+    if judgements.differ([x for _, x in self._judged(id)]):
+      self._disputed.add(id)
+    else:
+      self._disputed.discard(id)
 
-  def _disputed(self) -> list[str]:
-    """Returns the items of the pool on which people disagree."""
-    return [
-      id for id in self._work.pool.ranked if judgements.differ(self._judged(id))
-    ]
+  def _judged(self, id: str) -> list[tuple[str, judgements.State]]:
+    """Returns who judged an item and how, in an order that says nothing."""
+    return sorted(
+      (
+        (name, state)
+        for name, state in self._said.get(id, {}).items()
+        if state.reason not in judgements.NOT_JUDGED
+      ),
+      key=lambda x: self._name(judgement_store.Given(x[0], id, "")),
+    )
 
-  def _judged(self, id: str) -> list[judgements.State]:
-    """Returns what people say of an item, without who they are."""
-    return [
-      state
-      for _, state in sorted(
-        self._said.get(id, {}).items(),
-        key=lambda x: hashlib.sha256(f"{id}\0{x[0]}".encode()).digest(),
-      )
-      if state.reason not in judgements.NOT_JUDGED
-    ]
-
-  def _others(
-    self, annotator: str, id: str, why: str
-  ) -> list[list[int | None]]:
+  def _others(self, given: judgement_store.Given) -> list[list[int | None]]:
     """Returns the ratings of those between whom a person decides."""
-    if why != work_queue.ADJUDICATION:
+    if given.why != work_queue.ADJUDICATION:
       return []
-    own = self._said.get(id, {}).get(annotator)
-    num = len(self._work.items[id].steps)
+    num = len(self._work.items[given.item].steps)
     return [
       [state.rating(i) for i in range(num)]
-      for state in self._judged(id)
-      if state is not own
+      for name, state in self._judged(given.item)
+      if name != given.annotator
     ]
 
-  def _given_item(self, annotator: str, id: str) -> tuple[judgements.Item, str]:
-    """Returns an item that was given to a person, and for what."""
-    for x in self._store.given():
-      if (x.annotator, x.item) == (annotator, id) and id in self._work.items:
-        return self._work.items[id], x.why
-    raise Refused(404, "no such item among those that were given to you")
-
   def _shown(
-    self,
-    item: judgements.Item,
-    state: judgements.State,
-    last: int,
-    others: Sequence[Sequence[int | None]],
+    self, given: judgement_store.Given, state: judgements.State, last: int
   ) -> dict[str, Any]:
     """Returns an item as the page has it; scores only once it has ended."""
+    item = self._work.items[given.item]
     scores = self._work.scores.get(item.id)
     alternatives: Sequence[str] = ()
     if item.task == "alternatives":
       alternatives = item.alternatives(state.path)
     return dict(
-      id=item.id,
+      id=self._name(given),
       task=item.task,
       problem=item.solutions[0].problem,
       # Of alternatives the later steps aren't known yet.
@@ -273,6 +292,6 @@ class Desk:
         reason=state.reason,
       ),
       last=last,
-      others=[list(x) for x in others],
+      others=self._others(given),
       scores=scores if scores and state.reason is not None else None,
     )

@@ -98,6 +98,7 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
     from prm_jax.people import people_server
     from prm_jax.records import jsonl
     from prm_jax.runtime import listening
+    from prm_jax.runtime import locks
 
     model = None if self.checkpoint is None else self.checkpoint.folder
     read = [job.input.stored_at, job.gold, job.annotators, model, self.scores]
@@ -120,19 +121,13 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       [x.id for x in self._ordered(items, scores)], [x.id for x in golden]
     )
     keys = folder.keys(names)
-    desk = desk_lib.Desk(
-      desk_lib.Work(
-        self.task,
-        {x.id: x for x in (*items, *golden)},
-        pool,
-        design,
-        {k: {"model": x.scores} for k, x in scores.items()},
-      ),
-      folder.store(),
-      keys,
+    work = desk_lib.Work(
+      self.task,
+      {x.id: x for x in (*items, *golden)},
+      pool,
+      design,
+      {k: {"model": x.scores} for k, x in scores.items()},
     )
-    server = people_server.PeopleServer(desk, job.host, job.port, _logger.error)
-    links = folder.write_links(server.url, keys)
 
     def ready() -> None:
       _logger.info(f"{job.output}: {len(items):,} items, {len(golden):,} gold")
@@ -141,7 +136,14 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
         # Not into a file that keeps what was printed.
         _logger.info(f"{server.url}#key={next(iter(keys))}")
 
-    listening.run(server, ready)
+    # A second server would give the same items to others.
+    with locks.held(folder.path, "letting people judge in it"):
+      desk = desk_lib.Desk(work, folder.store(), keys)
+      server = people_server.PeopleServer(
+        desk, job.host, job.port, _logger.error
+      )
+      links = folder.write_links(server.url, keys)
+      listening.run(server, ready)
 
   def _scored(
     self, items: Sequence[judgements.Item]

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 import dataclasses
+import functools
 import hashlib
 
 from prm_jax.people import judgement_store
@@ -116,6 +117,7 @@ def next_item(
   return None
 
 
+@functools.lru_cache(maxsize=1 << 20)
 def is_random(design: Design, item: str) -> bool:
   """Returns whether an item of the pool is kept apart.
 
@@ -126,6 +128,7 @@ def is_random(design: Design, item: str) -> bool:
   return _drawn(design, "apart", item) < design.random_share
 
 
+@functools.lru_cache(maxsize=1 << 20)
 def wanted(design: Design, item: str) -> int:
   """Returns how many people judge an item of the pool.
 
