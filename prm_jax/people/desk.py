@@ -49,6 +49,7 @@ class Work:
     pool: Which are gold, and the order of the others.
     design: How they are shared.
     scores: What models say of the steps of an item: {item: {model: scores}}.
+    secret: What the names that browsers have for items are made with.
   """
 
   task: judgements.Task
@@ -58,6 +59,7 @@ class Work:
   scores: Mapping[str, Mapping[str, Sequence[float]]] = dataclasses.field(
     default_factory=dict
   )
+  secret: str = ""
 
 
 class Desk:
@@ -183,8 +185,8 @@ class Desk:
         raise Refused(400, f"{name} must be {checks.type_name(kind)}")
     if not isinstance(body["event"], dict):
       raise Refused(400, "event must be an object")
-    if not 0 < len(body["id"]) <= _MOST_ID:
-      raise Refused(400, f"id must have 1 to {_MOST_ID} characters")
+    if not 0 < len(body["id"]) <= _MOST_ID or not body["id"].isascii():
+      raise Refused(400, f"id must have 1 to {_MOST_ID} characters of ASCII")
     seconds = min(max(float(body["seconds"]), 0.0), _MOST_SECONDS)
     with self._changing:
       given = self._found(annotator, body["item"])
@@ -213,8 +215,8 @@ class Desk:
 
   def _name(self, given: judgement_store.Given) -> str:
     """Returns what a person's browser calls an item."""
-    text = f"{self._work.design.seed}\0{given.annotator}\0{given.item}"
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
+    text = f"{given.annotator}\0{given.item}".encode("utf-8", "surrogatepass")
+    digest = hmac.new(self._work.secret.encode(), text, hashlib.sha256)
     return digest.hexdigest()[:_NAME_DIGITS]
 
   def _found(self, annotator: str, name: str) -> judgement_store.Given:
@@ -267,6 +269,8 @@ class Desk:
     """Returns an item as the page has it; scores only once it has ended."""
     item = self._work.items[given.item]
     scores = self._work.scores.get(item.id)
+    # Who gives up could undo that and judge, with the scores in mind.
+    is_judged = state.reason not in (None, *judgements.NOT_JUDGED)
     alternatives: Sequence[str] = ()
     if item.task == "alternatives":
       alternatives = item.alternatives(state.path)
@@ -293,5 +297,5 @@ class Desk:
       ),
       last=last,
       others=self._others(given),
-      scores=scores if scores and state.reason is not None else None,
+      scores=scores if scores and is_judged else None,
     )

@@ -43,6 +43,10 @@ def solutions(
     "finish_reason": state.reason,
   }
   if item.task == "alternatives":
+    # In PRM800K's rows "found_error" says that the path ends in the error.
+    extra["finish_reason"] = judgements.SOLUTION
+    if state.reason == judgements.FOUND_ERROR:
+      extra["finish_reason"] = "no_way_on"
     return _tree(item, state, annotator, extra)
   (solution,) = item.solutions
   ratings = tuple(state.rating(i) for i in range(len(solution.steps)))

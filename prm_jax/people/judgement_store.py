@@ -213,11 +213,13 @@ class JudgementStore:
       )
 
   def _events(self, annotator: str | None, item: str | None) -> list[Kept]:
+    asked = dict(annotator=annotator, item=item)
+    given = {name: value for name, value in asked.items() if value is not None}
+    where = " AND ".join(f"{name} = :{name}" for name in given) or "1"
     rows = self._db.execute(
       "SELECT number, id, annotator, item, at, seconds, event FROM events"
-      " WHERE (?1 IS NULL OR annotator = ?1) AND (?2 IS NULL OR item = ?2)"
-      " ORDER BY number",
-      (annotator, item),
+      f" WHERE {where} ORDER BY number",
+      given,
     )
     return [Kept._make([*head, json.loads(x)]) for *head, x in rows]
 

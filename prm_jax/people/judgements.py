@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
+import re
 from typing import Any, Literal
 
 from prm_jax import errors
@@ -34,6 +35,9 @@ REASONS = (SOLUTION, FOUND_ERROR, BAD_PROBLEM, GIVE_UP)
 # Of an item that ends so nothing is said of its steps.
 NOT_JUDGED = (BAD_PROBLEM, GIVE_UP)
 UNDO = "undo"
+
+# Half of a character, which no file can hold.
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Event = Mapping[str, Any]
 # Where a step stands: its number, and of several alternatives which.
@@ -215,6 +219,9 @@ def _after(item: Item, state: State, event: Event) -> State:
       f"{kind}: the item has ended ({state.reason}); undo that first"
     )
   if kind == "end":
+    judged = event["reason"] not in NOT_JUDGED
+    if judged and item.task != "alternatives":
+      raise errors.InputError("end: rate the steps, or take the problem as bad")
     return dataclasses.replace(state, reason=event["reason"])
   if kind not in _OF_TASK[item.task]:
     raise errors.InputError(f"{kind} is no event of the task {item.task}")
@@ -309,6 +316,8 @@ def _write(item: Item, state: State, event: Event) -> State:
   del item
   if not event["text"].strip():
     raise errors.InputError("write: the step is empty")
+  if not event["text"].isprintable() and _SURROGATE.search(event["text"]):
+    raise errors.InputError("write: the step has half a character")
   written = state.written | {len(state.path)}
   path = (*state.path, event["text"])
   return dataclasses.replace(state, path=path, written=written)

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import logging
 import math
+import pathlib
+import re
 import sys
-from typing import Literal
+from typing import Literal, TYPE_CHECKING
 
 from prm_jax import errors
 from prm_jax import schema
@@ -20,11 +22,15 @@ from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.runtime import verbs
 
+if TYPE_CHECKING:
+  from prm_jax.people import people_folder
+
 _logger = logging.getLogger(__name__)
 
 Order = Literal["convincing", "uncertain", "file"]
 # The name of a person who works alone.
 _ALONE = "me"
+_NAME = re.compile(r"[^\W\d_][\w @.-]*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +82,8 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
     yield from super()._faults()
     if self.order not in (None, "file") and not self._has_scores:
       yield f"`order={self.order}`: give `checkpoint` or `scores`"
+    if self._has_scores and self.task not in ("first_error", "per_step"):
+      yield f"`task={self.task}`: no model scores it; leave out the scores"
     if self.adjudicate and self.task not in ("first_error", "per_step"):
       yield f"`adjudicate=True`: the task {self.task} has no such rule"
 
@@ -93,11 +101,8 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       InputError: The folder holds other work, a file can't be used, or the port
         is taken.
     """
-    from prm_jax.people import desk as desk_lib
     from prm_jax.people import people_folder
-    from prm_jax.people import people_server
     from prm_jax.records import jsonl
-    from prm_jax.runtime import listening
     from prm_jax.runtime import locks
 
     model = None if self.checkpoint is None else self.checkpoint.folder
@@ -113,21 +118,45 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
         for x in dataclasses.fields(work_queue.Design)
       }
     )
-    folder = people_folder.begin(job.output, self.task, design, solutions, gold)
+    # A second server would give the same items to others.
+    with locks.held(pathlib.Path(job.output), "letting people judge in it"):
+      folder = people_folder.begin(
+        job.output, self.task, design, solutions, gold
+      )
+      self._serve(job, folder, names)
+
+  def _serve(
+    self, job: PeopleJob, folder: people_folder.Folder, names: Sequence[str]
+  ) -> None:
+    """Serves the page of a folder until SIGINT or SIGTERM."""
+    from prm_jax.people import desk as desk_lib
+    from prm_jax.people import people_folder
+    from prm_jax.people import people_server
+    from prm_jax.runtime import listening
+
     items = folder.items()
-    scores = self._scored(items)
     golden = people_folder.items_of(self.task, folder.gold())
-    pool = work_queue.Pool(
-      [x.id for x in self._ordered(items, scores)], [x.id for x in golden]
-    )
-    keys = folder.keys(names)
+    scores = self._scored(items)
+    shown = scores
+    if golden:
+      # Gold without scores would be known by that; a file may have none of it.
+      shown = {}
+      if self.checkpoint is not None:
+        shown = {**scores, **self._scored(golden)}
     work = desk_lib.Work(
       self.task,
       {x.id: x for x in (*items, *golden)},
-      pool,
-      design,
-      {k: {"model": x.scores} for k, x in scores.items()},
+      work_queue.Pool(
+        [x.id for x in self._ordered(items, scores)], [x.id for x in golden]
+      ),
+      folder.design,
+      {k: {"model": x.scores} for k, x in shown.items()},
+      folder.secret,
     )
+    keys = folder.keys(names)
+    desk = desk_lib.Desk(work, folder.store(), keys)
+    server = people_server.PeopleServer(desk, job.host, job.port, _logger.error)
+    links = folder.write_links(server.url, keys)
 
     def ready() -> None:
       _logger.info(f"{job.output}: {len(items):,} items, {len(golden):,} gold")
@@ -136,14 +165,7 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
         # Not into a file that keeps what was printed.
         _logger.info(f"{server.url}#key={next(iter(keys))}")
 
-    # A second server would give the same items to others.
-    with locks.held(folder.path, "letting people judge in it"):
-      desk = desk_lib.Desk(work, folder.store(), keys)
-      server = people_server.PeopleServer(
-        desk, job.host, job.port, _logger.error
-      )
-      links = folder.write_links(server.url, keys)
-      listening.run(server, ready)
+    listening.run(server, ready)
 
   def _scored(
     self, items: Sequence[judgements.Item]
@@ -177,10 +199,20 @@ def _names(path: files.PathLike | None) -> list[str]:
   """Returns the names of a file, or that of one who works alone."""
   if path is None:
     return [_ALONE]
-  names = files.read_bytes(path).decode("utf-8").splitlines()
-  names = [name.strip() for name in names if name.strip()]
-  if not names or len({*names}) < len(names) or any("\t" in x for x in names):
+  try:
+    text = files.read_bytes(path).decode("utf-8-sig")
+  except UnicodeDecodeError:
+    raise errors.InputError(f"{path}: isn't UTF-8; save it so") from None
+  names = [name.strip() for name in text.splitlines() if name.strip()]
+  if not names or len({*names}) < len(names):
     raise errors.InputError(
       f"{path}: expected one name in each line, each of them once"
     )
+  for name in names:
+    # Names end ids, where "path" and numbers are PRM800K's.
+    if not _NAME.fullmatch(name) or name == "path":
+      raise errors.InputError(
+        f"{path}: {name!r} can't be a name; take letters, digits, blanks, ., -, _"
+        " and @, and begin with a letter"
+      )
   return names

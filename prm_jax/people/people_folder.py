@@ -18,6 +18,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.evaluation import agreement
 from prm_jax.people import judged_solutions
 from prm_jax.people import judgement_store
 from prm_jax.people import judgements
@@ -25,6 +26,7 @@ from prm_jax.people import work_queue
 from prm_jax.records import identity
 from prm_jax.records import jsonl
 from prm_jax.runtime import files
+from prm_jax.runtime import locks
 
 JUDGEMENTS = "judgements.db"
 _WORK, _POOL, _GOLD, _LINKS = (
@@ -78,6 +80,8 @@ class Folder:
         " people` wrote"
       )
     self.task: judgements.Task = work["task"]
+    # What the names that browsers have for items are made with.
+    self.secret = str(work.get("secret", ""))
     known = {
       x: work[x] for x in work_queue.Design.__dataclass_fields__ if x in work
     }
@@ -130,11 +134,13 @@ class Folder:
     path = self.path / _LINKS
     known: dict[str, str] = {}
     if path.exists():
-      rows = (x.split("\t") for x in path.read_text().splitlines())
+      text = path.read_text(encoding="utf-8")
+      rows = (x.split("\t") for x in text.splitlines())
       known = {row[0]: row[-1].partition("#key=")[2] for row in rows}
+    # Who isn't among them today keeps the link for another day.
     return {
       known.get(name) or secrets.token_urlsafe(_KEY_BYTES): name
-      for name in annotators
+      for name in dict.fromkeys([*annotators, *known])
     }
 
   def write_links(self, url: str, keys: Mapping[str, str]) -> pathlib.Path:
@@ -149,9 +155,11 @@ class Folder:
     """
     path = self.path / _LINKS
     text = "".join(f"{name}\t{url}#key={key}\n" for key, name in keys.items())
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    with os.fdopen(os.open(path, flags, 0o600), "w") as f:
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with os.fdopen(os.open(new, flags, 0o600), "w", encoding="utf-8") as f:
       f.write(text)
+    os.replace(new, path)
     return path
 
 
@@ -176,10 +184,10 @@ def begin(
     InputError: The folder holds other work, or solutions don't fit.
   """
   folder = pathlib.Path(path)
-  errors.raise_first(_faults(task, solutions, gold))
   work = dict(task=task) | {
     name: getattr(design, name) for name in design.__dataclass_fields__
   }
+  kept, kept_gold = list[schema.Solution](), list[schema.Solution]()
   if (folder / _WORK).exists():
     before = files.read_json(folder / _WORK)
     different = [k for k in work if before.get(k) != work[k]]
@@ -188,29 +196,48 @@ def begin(
         f"{folder}: holds work of other options: {', '.join(different)}; give the"
         " same, or another `output`"
       )
-    kept = {s.id: s for s in jsonl.read_solutions(folder / _POOL)}
-    changed = [
-      s.id
-      for s in solutions
-      if s.id in kept
-      and (kept[s.id].problem, kept[s.id].steps) != (s.problem, s.steps)
-    ]
-    if changed:
-      raise errors.InputError(
-        f"{folder}: solution {changed[0]!r} had another text; give it another id"
-      )
-    new = [s for s in solutions if s.id not in kept]
-    solutions = [*kept.values(), *new]
-  elif folder.exists() and any(folder.iterdir()):
+    old = Folder(folder)
+    kept, kept_gold = [*jsonl.read_solutions(folder / _POOL)], old.gold()
+    secret = before["secret"]
+  elif folder.exists() and {x.name for x in folder.iterdir()} - {locks.NAME}:
     raise errors.InputError(
       f"{folder}: holds something else; give a new folder as `output`"
     )
+  else:
+    secret = secrets.token_hex(16)
+  errors.raise_first(_changes(kept, solutions, "solution"))
+  errors.raise_first(_changes(kept_gold, gold, "gold item"))
+  solutions, gold = _both(kept, solutions), _both(kept_gold, gold)
+  errors.raise_first(_faults(task, solutions, gold))
   folder.mkdir(parents=True, exist_ok=True)
+  # First what marks the folder as ours: a killed start can be made again.
+  files.write_json(folder / _WORK, work | dict(secret=secret))
   jsonl.write_solutions(folder / _POOL, solutions)
-  if gold:
-    jsonl.write_solutions(folder / _GOLD, gold)
-  files.write_json(folder / _WORK, work)
+  jsonl.write_solutions(folder / _GOLD, gold)
   return Folder(folder)
+
+
+def _changes(
+  kept: Sequence[schema.Solution], now: Sequence[schema.Solution], what: str
+) -> Iterator[str]:
+  """Yields which solutions aren't those that people may have judged."""
+  before = {s.id: s for s in kept}
+  for s in now:
+    old = before.get(s.id)
+    if old is None:
+      continue
+    if (old.problem, old.steps) != (s.problem, s.steps):
+      yield f"{what} {s.id!r} had another text; give it another id"
+    elif agreement.values_of(old) != agreement.values_of(s):
+      yield f"{what} {s.id!r} had other ratings; give it another id"
+
+
+def _both(
+  kept: Sequence[schema.Solution], now: Sequence[schema.Solution]
+) -> list[schema.Solution]:
+  """Returns what was there, and what is new."""
+  ids = {s.id for s in kept}
+  return [*kept, *(s for s in now if s.id not in ids)]
 
 
 def read(path: files.PathLike) -> Iterator[schema.Solution]:
@@ -274,5 +301,9 @@ def _faults(
   for s in gold:
     if s.id in known:
       yield f"`gold`: solution {s.id!r} is in the pool as well; take it out there"
-    if s.ratings is None and s.labels is None:
-      yield f"`gold`: solution {s.id!r} has neither ratings nor labels"
+    values = agreement.values_of(s)
+    if agreement.first_error(values, lambda x: x >= schema.THRESHOLD) is None:
+      yield (
+        f"`gold`: solution {s.id!r} has no rating or label of a step up to its"
+        " first error; rate these steps"
+      )

@@ -63,6 +63,11 @@ class PeopleReport(verbs.Verb):
     if folder.task == "pairs":
       self._prefer(folder, job)
       return
+    if folder.task == "alternatives":
+      raise errors.InputError(
+        f"{job.input}: of the task alternatives there is no report yet; the"
+        " ratings are read by the format people"
+      )
     if job.preferences is not None:
       raise errors.InputError(
         f"`preferences`: {job.input} is of the task {folder.task}; leave it out"

@@ -245,7 +245,8 @@ def _read_people(inputs: Inputs, name: str, path: pathlib.Path) -> None:
     return
   found = [Read(s, {}) for s in people_folder.read(path)]
   inputs.solutions[name] = found
-  inputs.people[name] = people_quality.report(folder)
+  if folder.task != "alternatives":
+    inputs.people[name] = people_quality.report(folder)
 
 
 def _read_scores(inputs: Inputs, name: str, path: pathlib.Path) -> None:

@@ -27,6 +27,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """
     if not super().parse_request():
       return False
+    length = self.headers.get("Content-Length", "0")
+    if "Transfer-Encoding" in self.headers or (
+      self.command == "GET" and length != "0"
+    ):
+      # A body that nobody reads would be taken for the next request.
+      self.close_connection = True
+      self.send(400, b"send no such body\n")
+      return False
     hosts = self.server.hosts
     if hosts and self.headers.get("Host") not in hosts:
       self.close_connection = True

@@ -51,6 +51,7 @@ def desk(
     work_queue.Pool([x for x in by_id if x not in gold], gold),
     work_queue.Design(**(known | design)),
     scores or {},
+    "secret",
   )
   store = judgement_store.JudgementStore(folder / "judgements.db")
   return desk_lib.Desk(work, store, keys)

@@ -106,6 +106,9 @@ def test_a_flag_is_taken_back_by_another():
     ("per_step", [dict(kind="sing")], "kind is 'sing'"),
     ("per_step", [["rate"]], "kind is None"),
     ("per_step", [dict(kind="end", reason="tired")], "expected solution"),
+    ("per_step", [dict(kind="end", reason="solution")], "rate the steps"),
+    ("first_error", [dict(kind="end", reason="found_error")], "rate the steps"),
+    ("alternatives", [dict(kind="write", text="\ud800")], "half a character"),
   ],
 )
 def test_an_event_that_doesnt_fit_is_refused_in_one_line(task, events, why):

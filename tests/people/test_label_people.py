@@ -1,5 +1,7 @@
 """The command's folder and the desk: what people get, may say, and leave."""
 
+import hashlib
+import http.client
 import json
 import os
 import subprocess
@@ -92,6 +94,8 @@ def test_what_a_browser_calls_an_item_tells_nothing(tmp_path):
     assert "gold" not in shown["id"] and len(shown["id"]) == 24
     names += [shown["id"], desk.next(who)["item"]["id"]]
   assert len({*names}) == 4 and len({len(x) for x in names}) == 1
+  guess = hashlib.sha256(b"0\0ann\0gold-1").hexdigest()[:24]
+  assert guess not in names
 
 
 def test_two_people_judge_an_item_without_a_word_of_each_other(tmp_path):
@@ -142,6 +146,14 @@ def test_scores_are_hidden_until_the_item_has_ended(tmp_path):
   assert shown["scores"] == scores["a"]
   shown = desk.add("ann", body(shown, dict(kind="undo"), "3"))
   assert shown["scores"] is None and desk.next("ann")["item"] == shown
+
+
+def test_who_gives_up_sees_no_score_to_judge_by(tmp_path):
+  desk = desks.desk(
+    tmp_path, "first_error", scores={"a": {"model": [0.9, 0.2, 0.1]}}
+  )
+  shown = judged(desk, "ann", dict(kind="end", reason="give_up"))
+  assert shown["scores"] is None
 
 
 def test_a_key_is_a_persons_and_too_many_requests_wait(tmp_path):
@@ -315,6 +327,32 @@ def test_alternatives_are_a_tree_that_prm800k_can_hold(tmp_path):
   ]
 
 
+def test_a_step_that_has_no_way_on_is_a_row_that_prm800k_can_hold(tmp_path):
+  path = worked(
+    tmp_path,
+    "alternatives",
+    RATE,
+    dict(kind="take", alternative=0),
+    dict(RATE, step=1, alternative=0, rating=-1),
+    dict(RATE, step=1, alternative=1, rating=-1),
+    dict(kind="end", reason="found_error"),
+  )
+  ours = [*people_folder.read(path)]
+  prm800k.write(tmp_path / "rows.jsonl", ours)
+  back = [*prm800k.read(tmp_path / "rows.jsonl")]
+  assert [(s.steps, s.ratings) for s in back] == [
+    (s.steps, s.ratings) for s in ours
+  ]
+  assert {s.extra["finish_reason"] for s in back} == {"no_way_on"}
+  nothing = worked(
+    tmp_path / "n",
+    "alternatives",
+    dict(RATE, rating=-1),
+    dict(kind="end", reason="found_error"),
+  )
+  prm800k.write(tmp_path / "none.jsonl", people_folder.read(nothing))
+
+
 def test_preferences_have_no_ratings(tmp_path):
   path = worked(tmp_path, "pairs", dict(kind="prefer", solution=0))
   with pytest.raises(errors.InputError, match="which of two"):
@@ -350,11 +388,25 @@ def test_a_pool_may_grow_but_not_change(tmp_path):
   with pytest.raises(errors.InputError, match="other options: seed"):
     begin(pool("a"), seed=3)
   with pytest.raises(errors.InputError, match="no solution has"):
-    begin(pool("a", "b"), "pairs")
-  with pytest.raises(errors.InputError, match="'g' has neither"):
-    begin(pool("a"), gold=pool("g"))
+    people_folder.begin(
+      tmp_path / "v", "pairs", work_queue.Design(), pool("a", "b"), []
+    )
+  for ratings in (None, (None, 1, -1)):
+    with pytest.raises(errors.InputError, match="'g' has no rating or label"):
+      begin(pool("a"), gold=pool("g", ratings=ratings))
   with pytest.raises(errors.InputError, match="in the pool as well"):
     begin(pool("a"), gold=pool("a", ratings=(1, 1, 1)))
+  right = dict(ratings=(1, 1, 1))
+  begin([], gold=pool("g", **right))
+  for solutions, gold, why in (
+    ([], pool("g", ratings=(1, -1, None)), "gold item 'g' had other ratings"),
+    ([], [desks.solution("g", ("x",), ratings=(1,))], "'g' had another text"),
+    ([], pool("a", **right), "'a' is in the pool as well"),
+    (pool("g"), [], "'g' is in the pool as well"),
+  ):
+    with pytest.raises(errors.InputError, match=why):
+      begin(solutions, gold=gold)
+  assert [x.id for x in begin([]).gold()] == ["g"]
   (tmp_path / "x").mkdir()
   (tmp_path / "x" / "mine.txt").write_text("mine")
   with pytest.raises(errors.InputError, match="something else"):
@@ -414,11 +466,20 @@ def test_the_command_serves_links_that_stay_and_keeps_what_is_said(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "names, why", [("", "one name in each line"), ("a\na\n", "each of them once")]
+  "names, why",
+  [
+    ("", "one name in each line"),
+    ("a\na\n", "each of them once"),
+    ("ann\nb/c\n", "'b/c' can't be a name"),
+    ("path\n", "'path' can't be a name"),
+    ("7.1\n", "'7.1' can't be a name"),
+    (b"Andr\xe9\n", "isn't UTF-8"),
+  ],
 )
 def test_wrong_names_are_refused_in_one_line(tmp_path, capsys, names, why):
   jsonl.write_solutions(tmp_path / "s.jsonl", pool("a"))
-  (tmp_path / "names.txt").write_text(names)
+  given = names if isinstance(names, bytes) else names.encode()
+  (tmp_path / "names.txt").write_bytes(given)
   command = ["label", "people", f"--input={tmp_path / 's.jsonl'}"]
   command += [f"--output={tmp_path / 'l'}"]
   command += [f"--annotators={tmp_path / 'names.txt'}"]
@@ -454,3 +515,14 @@ def test_the_order_of_the_pool_is_the_models():
   assert order("convincing") == "cbad"
   assert order("uncertain") == "dbca"
   assert order("file") == "abcd"
+
+
+def test_a_body_that_nobody_reads_is_refused_and_the_line_closed(tmp_path):
+  with desks.serving(desks.desk(tmp_path, "per_step")) as url:
+    for headers in ({}, {"Transfer-Encoding": "chunked"}):
+      connection = http.client.HTTPConnection(url.split("/")[2], timeout=10)
+      body = b"GET / HTTP/1.1\r\n\r\n" if not headers else [b"x"]
+      connection.request("GET", "/v1/label/next", body, headers)
+      reply = connection.getresponse()
+      assert reply.status == 400 and reply.headers["Connection"] == "close"
+      connection.close()
