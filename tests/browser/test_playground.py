@@ -280,7 +280,7 @@ def test_turns_of_a_conversation_are_scored_where_a_model_reads_them(
   assert "with tool_calls" in page.inner_text("#message-list")
   page.keyboard.press("Control+Enter")
   pages.until(
-    page, "document.querySelector('.step .text').textContent.includes('look')"
+    page, "document.querySelector('.step .text')?.textContent.includes('look')"
   )
   page.click("#edit-json")
   page.fill("#json", "[1]")
@@ -506,3 +506,80 @@ def test_a_score_is_read_with_its_step(opened, url_of_two):
   assert read[second : second + 7] == [
     *("step", "2", "A wrong one.", "strict", "0.020", "lenient", "0.750")
   ]
+
+
+def test_the_boxes_of_steps_are_high_enough_to_read(opened, url):
+  page = ready(opened(url))
+  write(page)
+  page.get_by_role("button", name="Edit as steps").click()
+  page.wait_for_selector("#step-list textarea")
+  boxes = page.locator("#step-list textarea").all()
+  assert len(boxes) == 3
+  assert min(box.bounding_box()["height"] for box in boxes) > 24
+
+
+def test_a_wrong_number_of_tokens_is_said_wherever_it_hides(opened, url):
+  page = ready(opened(url))
+  write(page)
+  page.select_option("#segmenter", "tokens")
+  page.fill("#num-tokens", "0")
+  page.get_by_role("button", name="Score", exact=True).click()
+  page.wait_for_selector("#error:not([hidden])")
+  assert "a whole number of them" in page.inner_text("#error")
+  # Of another way to cut the number doesn't matter.
+  page.select_option("#segmenter", "line")
+  page.get_by_role("button", name="Score", exact=True).click()
+  page.wait_for_selector("#share:not([hidden])")
+
+
+def test_scores_of_before_dont_stay_beside_what_was_refused(opened, url):
+  page = ready(opened(url))
+  write(page)
+  scored(page)
+  assert page.locator(".step").count() == 3
+  page.fill("#text", "")
+  page.keyboard.press("Control+Enter")
+  page.wait_for_selector("#error:not([hidden])")
+  assert page.locator(".step").count() == 0
+  assert page.locator("#share").is_hidden()
+
+
+def test_a_step_that_is_being_changed_stays_when_another_model_answers(opened):
+  own = segmenters.PARAGRAPH
+  go_on = threading.Event()
+
+  def slow(solutions):
+    go_on.wait(20)
+    return lenient(solutions)
+
+  with serving(
+    source("strict", strict, segmenter=own), source("slow", slow, segmenter=own)
+  ) as address:
+    page = ready(opened(address))
+    write(page)
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(".step")
+    page.locator(".step").nth(1).focus()
+    page.keyboard.press("Enter")
+    page.locator(".step textarea").fill("being changed")
+    go_on.set()
+    pages.until(
+      page, "document.querySelector('#verdict').textContent.includes('slow')"
+    )
+    assert page.locator(".step textarea").input_value() == "being changed"
+    page.keyboard.press("Escape")
+    assert page.locator(".step").nth(0).locator(".chip").count() == 2
+
+
+def test_a_key_that_can_be_none_is_said_and_asked_for_again(opened):
+  with serving(source("strict", strict), keys=("secret",)) as address:
+    page = opened(address)
+    page.wait_for_selector("#key-form:not([hidden])")
+    page.fill("#key", "ключ")
+    page.keyboard.press("Enter")
+    pages.until(
+      page, "document.querySelector('#error').textContent.includes('ASCII')"
+    )
+    page.fill("#key", "secret")
+    page.keyboard.press("Enter")
+    ready(page)

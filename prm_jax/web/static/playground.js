@@ -107,6 +107,8 @@
     for (const name of ["text", "steps", "messages"]) find(`part-${name}`).hidden = name !== chosen;
     find("problem-part").hidden = chosen === "messages";
     if (chosen === "steps" && !find("step-list").children.length) setSteps([""]);
+    // What is hidden has no height to grow to.
+    if (chosen === "steps") find("step-list").querySelectorAll("textarea").forEach(grow);
     if (chosen === "messages" && !find("message-list").children.length) showMessages();
   }
 
@@ -135,6 +137,20 @@
   function segmenter() {
     const chosen = find("segmenter").value;
     return chosen === "tokens" ? `tokens:${find("num-tokens").value}` : chosen;
+  }
+
+  /** Refuses a number of tokens that is none. */
+  function checkTokens() {
+    const num = find("num-tokens").value;
+    if (find("segmenter").value === "tokens" && !/^[1-9][0-9]{0,3}$/.test(num)) {
+      throw new Refused("Steps of tokens need a whole number of them, from 1 to 9999.", 0);
+    }
+  }
+
+  /** Takes away what was scored before, so that it isn't taken for the new. */
+  function clearShown() {
+    find("result").replaceChildren();
+    for (const id of ["shown-problem", "order", "hint", "share", "curl-part", "python-part"]) find(id).hidden = true;
   }
 
   /** Has an area grow with its text. */
@@ -345,6 +361,7 @@
     const models = chosenModels();
     find("error").hidden = true;
     if (!models.length) throw new Refused("Choose a model.", 0);
+    clearShown();
     shown = { item, steps: null, models: models.map((x) => ({ name: x.id, scores: null })) };
     find("verdict").textContent = "Scoring \u2026";
     await Promise.all(models.map(async (model, i) => {
@@ -398,6 +415,8 @@
       models: known,
       extra: shown.item.messages ? null : editor,
     });
+    // What is being changed stays, also when another model answers.
+    if (find("result").querySelector("form")) return;
     find("result").replaceChildren(list);
     find("hint").hidden = false;
     if (!shown.item.messages) {
@@ -425,6 +444,7 @@
         const area = element("textarea", { "aria-label": `New text of step ${i + 1}`, spellcheck: "false" });
         area.value = shown.steps[i];
         const back = () => {
+          find("result").replaceChildren();
           render();
           focusStep(i);
         };
@@ -518,6 +538,7 @@
       await action();
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
+      clearShown();
       find("verdict").textContent = "Nothing is scored.";
       fail(error);
     }
@@ -525,6 +546,7 @@
 
   const scoreInput = () => attempt(async () => {
     find("error").hidden = true;
+    checkTokens();
     const item = await itemOf();
     if (item) await score(item);
   });
@@ -548,6 +570,7 @@
   find("cut").addEventListener("click", () => attempt(async () => {
     find("error").hidden = true;
     if (!find("text").value.trim()) throw new Refused("Write a solution first.", 0);
+    checkTokens();
     setSteps(await cut(find("text").value));
     show("steps");
     find("step-list").querySelector("textarea")?.focus();
@@ -581,8 +604,8 @@
     find("json-part").hidden = true;
     setSteps([""]);
     for (const id of ["problem", "text"]) find(id).value = "";
-    for (const id of ["error", "shown-problem", "order", "hint", "share", "curl-part", "python-part"]) find(id).hidden = true;
-    find("result").replaceChildren();
+    find("error").hidden = true;
+    clearShown();
     find("verdict").textContent = "Nothing is scored yet.";
     history.replaceState(null, "", location.pathname);
     show(kind());
@@ -591,10 +614,20 @@
   find("link").addEventListener("click", copyLink);
   find("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    key = find("key").value.trim();
+    const given = find("key").value.trim();
+    if (/[^\x20-\x7e]/.test(given)) {
+      fail(new Refused("A key has letters, digits and signs of ASCII alone; check this one.", 401));
+      return;
+    }
+    key = given;
     find("key-form").hidden = true;
     loadModels();
   });
-  window.addEventListener("hashchange", readLink);
+  window.addEventListener("hashchange", () => {
+    asked++;
+    clearShown();
+    find("verdict").textContent = "Nothing is scored yet.";
+    readLink();
+  });
   loadModels();
 })();
