@@ -75,8 +75,18 @@ def values_of(solution: schema.Solution) -> tuple[float | None, ...]:
   return tuple(solution.labels or (None,) * len(solution.steps))
 
 
+def is_right_by_half(value: float) -> bool:
+  """Returns whether a label says that a step is right.
+
+  Args:
+    value: P(correct so far).
+  """
+  return value >= schema.THRESHOLD
+
+
 def first_error(
-  values: Iterable[float | None], is_right: Callable[[float], bool]
+  values: Iterable[float | None],
+  is_right: Callable[[float], bool] = is_right_by_half,
 ) -> int | None:
   """Returns where the first step is that isn't right.
 
@@ -174,7 +184,7 @@ def _table(judgements: Iterable[Judgement]) -> tuple[_Table | None, int]:
   known = [
     [i for i, v in enumerate(x.values) if v is not None] for x, _ in rows
   ]
-  first = (first_error(x.values, _is_right) for x, _ in rows)
+  first = (first_error(x.values) for x, _ in rows)
   return _Table(
     names=names,
     length=np.array([len(of[0].values) for of in shared]),
@@ -189,10 +199,6 @@ def _table(judgements: Iterable[Judgement]) -> tuple[_Table | None, int]:
       [x.values[i] for (x, _), of in zip(rows, known) for i in of], np.float64
     ),
   ), judged_twice
-
-
-def _is_right(value: float) -> bool:
-  return value >= schema.THRESHOLD
 
 
 def _error(values: Sequence[float | None]) -> int:

@@ -91,12 +91,13 @@ class Desk:
     self._said: dict[str, dict[str, judgements.State]] = {}
     self._disputed: set[str] = set()
     for given in store.given():
-      self._give(given)
+      if given.item in work.items:  # not of a pool of an earlier call
+        self._give(given)
     events: dict[tuple[str, str], list[judgements.Event]] = {}
     for x in store.events():
       events.setdefault((x.annotator, x.item), []).append(x.event)
     for (annotator, id), said in events.items():
-      if id in work.items:  # not of a pool that was given in an earlier call
+      if id in work.items:
         self._note(annotator, id, judgements.state_of(work.items[id], said))
 
   def annotator(self, key: str) -> str:
@@ -128,9 +129,8 @@ class Desk:
     """
     work = self._work
     with self._changing:
-      here = [x for x in self._given if x.item in work.items]
       found = work_queue.next_item(
-        *(work.design, work.pool, here, self._ended, annotator),
+        *(work.design, work.pool, self._given, self._ended, annotator),
         [x for x in work.pool.ranked if x in self._disputed],
       )
       if found is not None and self._name(found) not in self._items.get(
@@ -222,7 +222,7 @@ class Desk:
   def _found(self, annotator: str, name: str) -> judgement_store.Given:
     """Returns what a person was given, by the browser's name for it."""
     given = self._items.get(annotator, {}).get(name)
-    if given is None or given.item not in self._work.items:
+    if given is None:
       raise Refused(404, "no such item among those that were given to you")
     return given
 

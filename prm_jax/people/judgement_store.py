@@ -173,9 +173,8 @@ class JudgementStore:
         return same[0], judgements.state_of(item, [x.event for x in before])
       last = before[-1].number if before else 0
       if last != after:
-        raise Conflict(
-          f"item {item.id!r}: judged elsewhere in between; load it again"
-        )
+        # A browser isn't told the item's id.
+        raise Conflict("judged elsewhere in between; load it again")
       state = judgements.check(item, [x.event for x in before], event)
       try:
         added = self._db.execute(

@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import re
-from typing import Any, Literal
+from typing import Any, get_args, Literal
 
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.runtime import checks
 
 Task = Literal["first_error", "per_step", "alternatives", "pairs"]
-TASKS = ("first_error", "per_step", "alternatives", "pairs")
+TASKS: tuple[Task, ...] = get_args(Task)
 
 RATINGS = (-1, 0, 1)
 # How an item ends. The first two are reached by ratings, too.
@@ -316,7 +316,7 @@ def _write(item: Item, state: State, event: Event) -> State:
   del item
   if not event["text"].strip():
     raise errors.InputError("write: the step is empty")
-  if not event["text"].isprintable() and _SURROGATE.search(event["text"]):
+  if _SURROGATE.search(event["text"]):
     raise errors.InputError("write: the step has half a character")
   written = state.written | {len(state.path)}
   path = (*state.path, event["text"])

@@ -112,17 +112,9 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
     solutions, left_out = job.input.read()
     report.left_out(left_out)
     gold = [] if job.gold is None else [*jsonl.read_solutions(job.gold)]
-    design = work_queue.Design(
-      **{
-        x.name: getattr(self, x.name)
-        for x in dataclasses.fields(work_queue.Design)
-      }
-    )
     # A second server would give the same items to others.
     with locks.held(pathlib.Path(job.output), "letting people judge in it"):
-      folder = people_folder.begin(
-        job.output, self.task, design, solutions, gold
-      )
+      folder = people_folder.begin(job.output, self.task, self, solutions, gold)
       self._serve(job, folder, names)
 
   def _serve(

@@ -102,8 +102,10 @@ class Folder:
 
   def states(
     self,
-  ) -> Iterator[tuple[judgements.Item, list[judgement_store.Kept]]]:
-    """Yields each item that a person judged, and what this person said.
+  ) -> Iterator[
+    tuple[judgements.Item, judgements.State, list[judgement_store.Kept]]
+  ]:
+    """Yields each item that a person judged, what is said, and by which events.
 
     Items come in the order of the files, and people in that of their first
     event; gold items come last.
@@ -118,7 +120,7 @@ class Folder:
       )
     for item in items:
       for said in by.get(item.id, {}).values():
-        yield item, said
+        yield item, judgements.state_of(item, [x.event for x in said]), said
 
   def given_for(self) -> dict[tuple[str, str], str]:
     """Returns what each item was given to each person for; see work_queue."""
@@ -185,7 +187,7 @@ def begin(
   """
   folder = pathlib.Path(path)
   work = dict(task=task) | {
-    name: getattr(design, name) for name in design.__dataclass_fields__
+    x: getattr(design, x) for x in work_queue.Design.__dataclass_fields__
   }
   kept, kept_gold = list[schema.Solution](), list[schema.Solution]()
   if (folder / _WORK).exists():
@@ -259,10 +261,9 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
     )
   gold = {s.id for s in folder.gold()}
   given = folder.given_for()
-  for item, said in folder.states():
+  for item, state, said in folder.states():
     if item.id in gold:
       continue
-    state = judgements.state_of(item, [x.event for x in said])
     yield from judged_solutions.solutions(
       item,
       state,
@@ -280,8 +281,7 @@ def preferences(folder: Folder) -> Iterator[dict[str, Any]]:
   Args:
     folder: A folder of the task `pairs`.
   """
-  for item, said in folder.states():
-    state = judgements.state_of(item, [x.event for x in said])
+  for item, state, said in folder.states():
     found = judged_solutions.preference(item, state, said[0].annotator)
     if found is not None:
       yield found
@@ -301,8 +301,7 @@ def _faults(
   for s in gold:
     if s.id in known:
       yield f"`gold`: solution {s.id!r} is in the pool as well; take it out there"
-    values = agreement.values_of(s)
-    if agreement.first_error(values, lambda x: x >= schema.THRESHOLD) is None:
+    if agreement.first_error(agreement.values_of(s)) is None:
       yield (
         f"`gold`: solution {s.id!r} has no rating or label of a step up to its"
         " first error; rate these steps"

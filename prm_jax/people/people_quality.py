@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import math
 import statistics
 from typing import Any, NamedTuple
 
-from prm_jax import schema
 from prm_jax.evaluation import agreement
 from prm_jax.evaluation import tables
-from prm_jax.people import judgements
+from prm_jax.people import judged_solutions
 from prm_jax.people import people_folder
 from prm_jax.people import work_queue
 from prm_jax.records import identity
@@ -67,27 +66,25 @@ def judged(folder: people_folder.Folder) -> list[Judged]:
   Args:
     folder: The folder of the work, of a task with one solution in an item.
   """
-  gold = {s.id: _first_error(agreement.values_of(s)) for s in folder.gold()}
+  gold = {
+    s.id: agreement.first_error(agreement.values_of(s)) for s in folder.gold()
+  }
   given = folder.given_for()
   found = []
-  for item, said in folder.states():
-    state = judgements.state_of(item, [x.event for x in said])
-    if state.reason is None or state.reason in judgements.NOT_JUDGED:
-      continue
-    values = tuple(
-      None if x is None else (x + 1) / 2
-      for x in (state.rating(i) for i in range(len(item.steps)))
-    )
-    is_right = None
-    if item.id in gold:
-      is_right = _first_error(values) == gold[item.id]
-    found.append(
-      Judged(
-        *(said[0].annotator, item.id, values, is_right),
-        *(sum(x.seconds for x in said), said[-1].number),
-        given.get((said[0].annotator, item.id), ""),
+  for item, state, said in folder.states():
+    name = said[0].annotator
+    for solution in judged_solutions.solutions(item, state, name, {}):
+      values = agreement.values_of(solution)
+      is_right = None
+      if item.id in gold:
+        is_right = agreement.first_error(values) == gold[item.id]
+      found.append(
+        Judged(
+          *(name, item.id, values, is_right),
+          *(sum(x.seconds for x in said), said[-1].number),
+          given.get((name, item.id), ""),
+        )
       )
-    )
   return sorted(found, key=lambda x: x.number)
 
 
@@ -204,7 +201,3 @@ def _share(right: int, num: int) -> dict[str, Any] | None:
 
 def _median(values: Sequence[float]) -> float | None:
   return statistics.median(values) if values else None
-
-
-def _first_error(values: Iterable[float | None]) -> int | None:
-  return agreement.first_error(values, lambda x: x >= schema.THRESHOLD)

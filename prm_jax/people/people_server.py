@@ -13,6 +13,7 @@ import urllib.parse
 
 from prm_jax.people import desk as desk_lib
 from prm_jax.people import judgement_store
+from prm_jax.runtime import json_text
 from prm_jax.web import assets
 from prm_jax.web import page_http
 
@@ -67,8 +68,8 @@ class Handler(page_http.Handler):
       self.close_connection = True
       raise desk_lib.Refused(413, f"the body has more than {_MOST_BYTES} bytes")
     try:
-      return json.loads(self.rfile.read(int(length)))
-    except (ValueError, RecursionError):
+      return json_text.parse(self.rfile.read(int(length)).decode())
+    except ValueError:  # also not UTF-8
       raise desk_lib.Refused(400, "the body is no JSON") from None
 
   def _answer(self, route: Any, rest: str) -> None:

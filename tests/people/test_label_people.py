@@ -111,7 +111,8 @@ def test_a_judgement_of_another_tab_is_a_conflict(tmp_path):
   desk.add("ann", body(shown, RATE))
   with pytest.raises(desk_lib.Refused) as e:
     desk.add("ann", body(shown, dict(RATE, step=1), "2"))
-  assert e.value.status == 409
+  # Without the item's id, which could tell gold from the rest.
+  assert e.value.status == 409 and "'a'" not in str(e.value)
   # The same again isn't.
   again = desk.add("ann", body(shown, RATE))
   assert again["state"]["ratings"] == [[0, 0, 1]]
@@ -371,7 +372,7 @@ def test_gold_is_no_label(tmp_path):
   judged(desk, "ann", dict(kind="right"))
   path = folder.path / people_folder.JUDGEMENTS
   assert [*people_folder.read(path)] == []
-  assert [x.id for x, _ in folder.states()] == ["g"]
+  assert [x.id for x, *_ in folder.states()] == ["g"]
 
 
 def test_a_pool_may_grow_but_not_change(tmp_path):
