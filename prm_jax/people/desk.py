@@ -50,6 +50,8 @@ class Work:
     design: How they are shared.
     scores: What models say of the steps of an item: {item: {model: scores}}.
     secret: What the names that browsers have for items are made with.
+    hold_hours: How long an item waits for a person who doesn't go on with it,
+      until it is given to another, too.
   """
 
   task: judgements.Task
@@ -60,6 +62,7 @@ class Work:
     default_factory=dict
   )
   secret: str = ""
+  hold_hours: float = math.inf
 
 
 class Desk:
@@ -87,18 +90,22 @@ class Desk:
     # it: an id could tell gold from the rest, or a solution from another one.
     self._items: dict[str, dict[str, judgement_store.Given]] = {}
     self._ended: dict[str, set[str]] = {}
+    # When what is open was given or last judged, by person and item.
+    self._open: dict[tuple[str, str], float] = {}
+    self._given_up: set[tuple[str, str]] = set()
     # Of each item what each person says, once it has ended.
     self._said: dict[str, dict[str, judgements.State]] = {}
     self._disputed: set[str] = set()
-    for given in store.given():
+    for given, at in store.given():
       if given.item in work.items:  # not of a pool of an earlier call
-        self._give(given)
-    events: dict[tuple[str, str], list[judgements.Event]] = {}
+        self._give(given, at)
+    events: dict[tuple[str, str], list[judgement_store.Kept]] = {}
     for x in store.events():
-      events.setdefault((x.annotator, x.item), []).append(x.event)
+      events.setdefault((x.annotator, x.item), []).append(x)
     for (annotator, id), said in events.items():
       if id in work.items:
-        self._note(annotator, id, judgements.state_of(work.items[id], said))
+        state = judgements.state_of(work.items[id], [x.event for x in said])
+        self._note(annotator, id, state, said[-1].at)
 
   def annotator(self, key: str) -> str:
     """Returns whose key it is.
@@ -132,12 +139,14 @@ class Desk:
       found = work_queue.next_item(
         *(work.design, work.pool, self._given, self._ended, annotator),
         [x for x in work.pool.ranked if x in self._disputed],
+        self._dropped(),
       )
       if found is not None and self._name(found) not in self._items.get(
         annotator, {}
       ):
-        self._store.give(found, time.time())
-        self._give(found)
+        now = time.time()
+        self._store.give(found, now)
+        self._give(found, now)
       return dict(
         task=work.task,
         ended=len(self._ended.get(annotator, ())),
@@ -191,8 +200,9 @@ class Desk:
     with self._changing:
       given = self._found(annotator, body["item"])
       try:
-        _, state = self._store.add(
-          *(self._work.items[given.item], annotator, body["event"]),
+        added, state = self._store.add(
+          *(self._work.items[given.item], annotator),
+          self._turned(given, body["event"]),
           id=f"{annotator}/{body['id']}",
           after=body["after"],
           seconds=seconds if math.isfinite(seconds) else 0.0,
@@ -204,13 +214,14 @@ class Desk:
         raise
       except errors.InputError as e:
         raise Refused(400, str(e)) from None
-      self._note(annotator, given.item, state)
+      self._note(annotator, given.item, state, added.at)
       last = self._store.events(annotator, given.item)[-1].number
       return self._shown(given, state, last)
 
-  def _give(self, given: judgement_store.Given) -> None:
-    """Keeps in mind what a person was given."""
+  def _give(self, given: judgement_store.Given, at: float) -> None:
+    """Keeps in mind what a person was given, and when."""
     self._given.append(given)
+    self._open[given.annotator, given.item] = at
     self._items.setdefault(given.annotator, {})[self._name(given)] = given
 
   def _name(self, given: judgement_store.Given) -> str:
@@ -226,16 +237,43 @@ class Desk:
       raise Refused(404, "no such item among those that were given to you")
     return given
 
-  def _note(self, annotator: str, id: str, state: judgements.State) -> None:
-    """Keeps in mind what a person says of an item."""
+  def _dropped(self) -> set[tuple[str, str]]:
+    """Returns who was given what that won't be judged, as it seems."""
+    since = time.time() - 3_600 * self._work.hold_hours
+    left = {key for key, at in self._open.items() if at < since}
+    return left | self._given_up
+
+  def _turned(
+    self, given: judgement_store.Given, event: judgements.Event
+  ) -> judgements.Event:
+    """Returns an event of a browser, where a pair's order is another."""
+    if self._is_turned(given) and checks.is_a(event.get("solution"), int):
+      return dict(event, solution=1 - event["solution"])
+    return event
+
+  def _is_turned(self, given: judgement_store.Given) -> bool:
+    """Returns whether a person sees the second of two solutions first."""
+    return self._work.task == "pairs" and work_queue.shows_second_first(
+      self._work.design, given.item, given.annotator
+    )
+
+  def _note(
+    self, annotator: str, id: str, state: judgements.State, at: float
+  ) -> None:
+    """Keeps in mind what a person says of an item, and when."""
     ended = self._ended.setdefault(annotator, set())
     said = self._said.setdefault(id, {})
+    self._given_up.discard((annotator, id))
     if state.reason is None:
       ended.discard(id)
       said.pop(annotator, None)
+      self._open[annotator, id] = at
     else:
       ended.add(id)
       said[annotator] = state
+      self._open.pop((annotator, id), None)
+      if state.reason == judgements.GIVE_UP:
+        self._given_up.add((annotator, id))
     if judgements.differ([x for _, x in self._judged(id)]):
       self._disputed.add(id)
     else:
@@ -274,17 +312,22 @@ class Desk:
     alternatives: Sequence[str] = ()
     if item.task == "alternatives":
       alternatives = item.alternatives(state.path)
+    # Of alternatives the later steps aren't known yet.
+    solutions = () if item.task == "alternatives" else item.solutions
+    preferred = state.preferred
+    if self._is_turned(given):
+      solutions = solutions[::-1]
+      preferred = None if preferred is None else 1 - preferred
     return dict(
       id=self._name(given),
       task=item.task,
       problem=item.solutions[0].problem,
-      # Of alternatives the later steps aren't known yet.
       solutions=[
         dict(
           steps=list(s.steps),
           messages=[[x.role, x.shown] for x in s.messages or ()],
         )
-        for s in (() if item.task == "alternatives" else item.solutions)
+        for s in solutions
       ],
       alternatives=list(alternatives),
       state=dict(
@@ -292,7 +335,7 @@ class Desk:
         flags=[list(place) for place in sorted(state.flags)],
         path=list(state.path),
         written=sorted(state.written),
-        preferred=state.preferred,
+        preferred=preferred,
         reason=state.reason,
       ),
       last=last,

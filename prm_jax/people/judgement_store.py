@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 import contextlib
 import json
+import os
+import pathlib
 import sqlite3
 import threading
 from typing import Any, NamedTuple
@@ -85,28 +87,47 @@ class Unkept(errors.InputError):
   """The file can't be used, so nothing is kept."""
 
 
+def _mode(path: files.PathLike, is_read: bool) -> str:
+  """Returns how SQLite opens a file, as the end of its address."""
+  if not is_read:
+    return ""
+  log = pathlib.Path(f"{os.fspath(path)}-wal")
+  is_locked = not os.access(pathlib.Path(path).absolute().parent, os.W_OK)
+  # SQLite reads along with a writer by files beside this one. Where it can't
+  # make them nobody writes, and all is in the file unless a log is left.
+  if is_locked and not (log.exists() and log.stat().st_size):
+    return "?immutable=1"
+  return "?mode=ro"
+
+
 class JudgementStore:
   """The judgements of a folder.
 
   Args:
     path: The SQLite file, which is made if it isn't there.
+    is_read: Whether it is only read, also in a folder that can't be written; it
+      must then be there.
 
   Raises:
     InputError: It is of another version.
     Unkept: It is no such file, or can't be written.
   """
 
-  def __init__(self, path: files.PathLike):
+  def __init__(self, path: files.PathLike, *, is_read: bool = False):
     self._path = path
     self._lock = threading.Lock()
     with self._errors():
-      self._db = sqlite3.connect(path, check_same_thread=False, timeout=30)
+      url = pathlib.Path(path).absolute().as_uri() + _mode(path, is_read)
+      self._db = sqlite3.connect(
+        url, uri=True, check_same_thread=False, timeout=30
+      )
       # Transactions are begun and ended by hand.
       self._db.isolation_level = None
-      self._db.execute("PRAGMA journal_mode=WAL")
-      self._db.execute("PRAGMA synchronous=FULL")
+      if not is_read:
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
       (version,) = self._db.execute("PRAGMA user_version").fetchone()
-      if version == 0:
+      if version == 0 and not is_read:
         self._db.executescript(_TABLES)
         self._db.execute(f"PRAGMA user_version={_VERSION}")
       elif version != _VERSION:
@@ -189,13 +210,13 @@ class JudgementStore:
       kept = Kept(number, id, annotator, item.id, at, seconds, dict(event))
     return kept, state
 
-  def given(self) -> list[Given]:
-    """Returns all items that were given, in their order."""
+  def given(self) -> list[tuple[Given, float]]:
+    """Returns all items that were given, in their order, and when."""
     with self._lock, self._errors():
       rows = self._db.execute(
-        "SELECT annotator, item, why FROM given ORDER BY number"
+        "SELECT annotator, item, why, at FROM given ORDER BY number"
       )
-      return [Given(*row) for row in rows]
+      return [(Given(*row), at) for *row, at in rows]
 
   def give(self, given: Given, at: float) -> None:
     """Keeps that an item was given to a person; once.

@@ -10,6 +10,7 @@ import pathlib
 import re
 import sys
 from typing import Literal, TYPE_CHECKING
+import urllib.parse
 
 from prm_jax import errors
 from prm_jax import schema
@@ -44,9 +45,11 @@ class PeopleJob(verbs.Value):
       among the others.
     annotators: A file with a name in each line; each gets a link of their own
       (default: one person, me).
-    host: The address to listen at. Behind one that others can reach, put a
-      server that speaks HTTPS: links have keys.
+    host: The address to listen at. One that others can reach isn't encrypted;
+      rather put a server that speaks HTTPS before ours.
     port: The port to listen at; 0 is any that is free.
+    public_url: The address of that server, such as https://labels.example.org,
+      which links have and requests may name.
   """
 
   input: job_inputs.Solutions
@@ -55,6 +58,20 @@ class PeopleJob(verbs.Value):
   annotators: verbs.Local | None = None
   host: str = "127.0.0.1"
   port: int = 8081
+  public_url: str | None = None
+
+  def _faults(self) -> Iterator[str]:
+    yield from super()._faults()
+    if self.public_url is None:
+      return
+    parts = urllib.parse.urlsplit(self.public_url)
+    fits = parts.scheme in ("http", "https") and parts.netloc
+    more = parts.path.strip("/") or parts.query or parts.fragment
+    if not fits or more or "@" in parts.netloc:
+      yield (
+        f"`public_url={self.public_url}`: expected an address without a path,"
+        " such as https://labels.example.org"
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +82,8 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
     task: What is asked. first_error: rate steps up to the first wrong one;
       per_step: rate every step; alternatives: rate what solutions of a problem
       go on with, take one or write another; pairs: prefer one of two solutions.
+    hold_hours: How long an item waits for a person who doesn't go on with it,
+      until it is given to another, too.
     order: Which come first, of those that aren't drawn at random: convincing
       (by the model's score, wrong answers first), uncertain (scores near 0.5)
       or file (default: convincing if there are scores, else file).
@@ -75,6 +94,7 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
 
   task: judgements.Task = "first_error"
   order: Order | None = None
+  hold_hours: verbs.Positive = 24.0
 
   compiles = True
 
@@ -126,7 +146,14 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
     from prm_jax.people import people_server
     from prm_jax.runtime import listening
 
-    items = folder.items()
+    pool = folder.pool()
+    items = people_folder.items_of(self.task, pool)
+    unused = len(pool) - sum(len(x.solutions) for x in items)
+    if unused:
+      _logger.info(
+        f"{job.output}: {unused:,} solutions make no item: they have no steps, or"
+        " no other one to be compared with"
+      )
     golden = people_folder.items_of(self.task, folder.gold())
     scores = self._scored(items)
     shown = scores
@@ -144,10 +171,13 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       folder.design,
       {k: {"model": x.scores} for k, x in shown.items()},
       folder.secret,
+      self.hold_hours,
     )
     keys = folder.keys(names)
     desk = desk_lib.Desk(work, folder.store(), keys)
-    server = people_server.PeopleServer(desk, job.host, job.port, _logger.error)
+    server = people_server.PeopleServer(
+      desk, job.host, job.port, _logger.error, job.public_url
+    )
     links = folder.write_links(server.url, keys)
 
     def ready() -> None:

@@ -41,8 +41,8 @@ def items_of(
   """Returns the items that solutions make.
 
   Args:
-    task: What is asked: `pairs` takes two by two of a problem, `alternatives`
-      all of it, and the others each by itself.
+    task: What is asked: `pairs` takes two by two of a problem that aren't the
+      same, `alternatives` all of it, and the others each by itself.
     solutions: The solutions; those without steps make no item.
   """
   solutions = [s for s in solutions if s.steps]
@@ -57,6 +57,7 @@ def items_of(
     for part in (
       [group] if task == "alternatives" else zip(group[::2], group[1::2])
     )
+    if task == "alternatives" or part[0].steps != part[1].steps
   ]
   return [judgements.Item(part[0].id, task, part) for part in parts]
 
@@ -89,16 +90,25 @@ class Folder:
 
   def items(self) -> list[judgements.Item]:
     """Returns the items of the pool, in the order of the file."""
-    return items_of(self.task, [*jsonl.read_solutions(self.path / _POOL)])
+    return items_of(self.task, self.pool())
+
+  def pool(self) -> list[schema.Solution]:
+    """Returns the solutions of the pool, gold not among them."""
+    return [*jsonl.read_solutions(self.path / _POOL)]
 
   def gold(self) -> list[schema.Solution]:
     """Returns the solutions whose ratings are known."""
     path = self.path / _GOLD
     return [*jsonl.read_solutions(path)] if path.exists() else []
 
-  def store(self) -> judgement_store.JudgementStore:
-    """Returns the judgements."""
-    return judgement_store.JudgementStore(self.path / JUDGEMENTS)
+  def store(self, *, is_read: bool = False) -> judgement_store.JudgementStore:
+    """Returns the judgements.
+
+    Args:
+      is_read: Whether they are only read.
+    """
+    path = self.path / JUDGEMENTS
+    return judgement_store.JudgementStore(path, is_read=is_read)
 
   def states(
     self,
@@ -111,7 +121,7 @@ class Folder:
     event; gold items come last.
     """
     items = [*self.items(), *items_of(self.task, self.gold())]
-    with contextlib.closing(self.store()) as store:
+    with contextlib.closing(self.store(is_read=True)) as store:
       events = store.events()
     by: dict[str, dict[str, list[judgement_store.Kept]]] = {}
     for event in events:
@@ -124,8 +134,8 @@ class Folder:
 
   def given_for(self) -> dict[tuple[str, str], str]:
     """Returns what each item was given to each person for; see work_queue."""
-    with contextlib.closing(self.store()) as store:
-      return {(x.annotator, x.item): x.why for x in store.given()}
+    with contextlib.closing(self.store(is_read=True)) as store:
+      return {(x.annotator, x.item): x.why for x, _ in store.given()}
 
   def keys(self, annotators: Sequence[str]) -> dict[str, str]:
     """Returns each person's name by the key, which is made once.
@@ -199,7 +209,7 @@ def begin(
         " same, or another `output`"
       )
     old = Folder(folder)
-    kept, kept_gold = [*jsonl.read_solutions(folder / _POOL)], old.gold()
+    kept, kept_gold = old.pool(), old.gold()
     secret = before["secret"]
   elif folder.exists() and {x.name for x in folder.iterdir()} - {locks.NAME}:
     raise errors.InputError(
@@ -253,6 +263,10 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
   Raises:
     InputError: It isn't one, or people were asked for preferences.
   """
+  if pathlib.Path(path).name != JUDGEMENTS:
+    raise errors.InputError(
+      f"{path}: people's judgements are the file {JUDGEMENTS} of their folder"
+    )
   folder = Folder(pathlib.Path(path).parent)
   if folder.task == "pairs":
     raise errors.InputError(

@@ -7,9 +7,14 @@ import math
 import statistics
 from typing import Any, NamedTuple
 
+from jaxtyping import Float
+import numpy as np
+
 from prm_jax.evaluation import agreement
+from prm_jax.evaluation import bootstrap
 from prm_jax.evaluation import tables
 from prm_jax.people import judged_solutions
+from prm_jax.people import judgements
 from prm_jax.people import people_folder
 from prm_jax.people import work_queue
 from prm_jax.records import identity
@@ -24,12 +29,14 @@ class Judged(NamedTuple):
   Args:
     annotator: The person.
     item: The id of the item.
-    values: P(correct so far) of each step, as the person says.
+    values: P(correct so far) of each step, as the person says; none of an item
+      that wasn't judged.
     is_right: Whether the first error is that of the gold item; None if it isn't
       gold.
     seconds: How long it took.
     number: The place of its last event among all.
     why: What it was given for; see work_queue. Empty if that isn't known.
+    reason: How it ended, one of judgements.REASONS.
   """
 
   annotator: str
@@ -39,6 +46,12 @@ class Judged(NamedTuple):
   seconds: float
   number: int
   why: str
+  reason: str
+
+  @property
+  def is_judged(self) -> bool:
+    """Whether anything is said of its steps."""
+    return self.reason not in judgements.NOT_JUDGED
 
 
 def wilson(right: int, num: int) -> tuple[float, float]:
@@ -72,19 +85,22 @@ def judged(folder: people_folder.Folder) -> list[Judged]:
   given = folder.given_for()
   found = []
   for item, state, said in folder.states():
+    if state.reason is None:
+      continue
     name = said[0].annotator
+    values: tuple[float | None, ...] = ()
+    is_right = None
     for solution in judged_solutions.solutions(item, state, name, {}):
       values = agreement.values_of(solution)
-      is_right = None
       if item.id in gold:
         is_right = agreement.first_error(values) == gold[item.id]
-      found.append(
-        Judged(
-          *(name, item.id, values, is_right),
-          *(sum(x.seconds for x in said), said[-1].number),
-          given.get((name, item.id), ""),
-        )
+    found.append(
+      Judged(
+        *(name, item.id, values, is_right),
+        *(sum(x.seconds for x in said), said[-1].number),
+        *(given.get((name, item.id), ""), state.reason),
       )
+    )
   return sorted(found, key=lambda x: x.number)
 
 
@@ -99,11 +115,13 @@ def report(
     seed: The seed of their draws.
 
   Returns:
-    `people`: of each person the items and steps, the median seconds of a step,
-    the share of gold items with the right first error and its interval
-    (Wilson), the same of the first and of the last half of the gold items, and
-    the share of steps that are rated right; `agreement`: agreement.measured of
-    the items that several people judged, None without such.
+    `people`: of each person the items and steps that were judged, how many
+    items were given up or have a bad problem, the median seconds of a step, the
+    share of gold items with the right first error and its interval (Wilson) in
+    the screening and after it, the same of the first and of the last half of
+    what came after it, and the share of steps that are rated right (interval by
+    a bootstrap over solutions); `agreement`: agreement.measured of the items
+    that several people judged, None without such.
   """
   found = judged(folder)
   problems = {
@@ -114,13 +132,15 @@ def report(
     agreement.Judgement(x.annotator, x.item, problems[x.item], x.values)
     for x in found
     # Who decides between others has seen what they said.
-    if x.item in problems and x.why != work_queue.ADJUDICATION
+    if x.item in problems and x.is_judged and x.why != work_queue.ADJUDICATION
   ]
   names = dict.fromkeys(x.annotator for x in found)
   return dict(
     task=folder.task,
     people={
-      name: of_person([x for x in found if x.annotator == name])
+      name: _of_person(
+        [x for x in found if x.annotator == name], num_resamples, seed
+      )
       for name in names
     },
     agreement=agreement.measured(
@@ -129,31 +149,36 @@ def report(
   )
 
 
-def of_person(found: Sequence[Judged]) -> dict[str, Any]:
-  """Returns what is known of a person; see report.
-
-  Args:
-    found: The items that the person ended, in their order.
-  """
-  gold = [x.is_right for x in found if x.is_right is not None]
+def _of_person(
+  ended: Sequence[Judged], num_resamples: int, seed: int
+) -> dict[str, Any]:
+  """Returns what is known of a person by the items that ended, in order."""
+  found = [x for x in ended if x.is_judged]
+  reasons = [x.reason for x in ended]
+  known = [x for x in found if x.is_right is not None]
+  gold = [x.is_right for x in known if x.why != work_queue.SCREENING]
+  screening = [x.is_right for x in known if x.why == work_queue.SCREENING]
   half = len(gold) // 2
-  rated = [v for x in found for v in x.values if v is not None]
-  paces = [
-    x.seconds / num
-    for x in found
-    if (num := sum(v is not None for v in x.values))
-  ]
+  # Of each solution the steps that are rated right, and all that are rated.
+  rated = np.array(
+    [(x.values.count(1), len(x.values) - x.values.count(None)) for x in found],
+    float,
+  ).reshape(-1, 2)
+  paces = [x.seconds / num for x, (_, num) in zip(found, rated) if num]
   middle = len(paces) // 2
   return dict(
     items=len(found),
-    steps=len(rated),
+    steps=int(rated[:, 1].sum()),
+    gave_up=reasons.count(judgements.GIVE_UP),
+    bad_problem=reasons.count(judgements.BAD_PROBLEM),
     seconds_a_step=_median(paces),
     seconds_a_step_first_half=_median(paces[:middle]),
     seconds_a_step_last_half=_median(paces[middle:]),
-    rated_right=_share(sum(v == 1 for v in rated), len(rated)),
-    gold=_share(sum(gold), len(gold)),
-    gold_first_half=_share(sum(gold[:half]), half),
-    gold_last_half=_share(sum(gold[half:]), len(gold) - half),
+    rated_right=_ratio(rated, num_resamples, seed),
+    screening=_share(screening),
+    gold=_share(gold),
+    gold_first_half=_share(gold[:half]),
+    gold_last_half=_share(gold[half:]),
   )
 
 
@@ -164,22 +189,25 @@ def table(told: Mapping[str, Any]) -> tables.Table:
     told: What `report` returned.
   """
   shares = dict(
+    screening="screening right",
     gold="gold right",
     gold_first_half="its first half",
     gold_last_half="its last half",
     rated_right="steps rated right",
   )
+  counted = dict(
+    items="items", steps="steps", gave_up="given up", bad_problem="bad problem"
+  )
   columns = {
-    "items": tables.Column("items", is_share=False),
-    "steps": tables.Column("steps", is_share=False),
+    **{name: tables.Column(x, is_share=False) for name, x in counted.items()},
     "seconds_a_step": tables.Column("s a step", is_share=False, digits=1),
     **{name: tables.Column(label) for name, label in shares.items()},
     "same": tables.Column("same first error"),
   }
   rows = []
   for name, of in told["people"].items():
-    counted = ("items", "steps", "seconds_a_step")
-    numbers = {key: tables.Number(of[key]) for key in counted}
+    keys = (*counted, "seconds_a_step")
+    numbers = {key: tables.Number(of[key]) for key in keys}
     for key in shares:
       if of[key] is not None:
         numbers[key] = tables.Number(of[key]["value"], *of[key]["interval"])
@@ -192,11 +220,25 @@ def table(told: Mapping[str, Any]) -> tables.Table:
   return tables.Table(columns, rows)
 
 
-def _share(right: int, num: int) -> dict[str, Any] | None:
-  """Returns a share with its interval; None of nothing."""
+def _share(were: Sequence[bool | None]) -> dict[str, Any] | None:
+  """Returns the share that was so, with its interval; None of nothing."""
+  if not were:
+    return None
+  right, num = sum(map(bool, were)), len(were)
+  return dict(value=right / num, interval=list(wilson(right, num)), of=num)
+
+
+def _ratio(
+  counts: Float[np.ndarray, "N 2"], num_resamples: int, seed: int
+) -> dict[str, Any] | None:
+  """Returns a ratio of sums over solutions; None if nothing was counted."""
+  right, num = counts.sum(axis=0)
   if not num:
     return None
-  return dict(value=right / num, interval=list(wilson(right, num)), of=num)
+  sums = bootstrap.sums(counts, num_resamples, seed)
+  with np.errstate(invalid="ignore"):
+    interval = bootstrap.interval(sums[:, 0] / sums[:, 1])
+  return dict(value=right / num, interval=interval, of=int(num))
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -98,6 +98,7 @@ class PeopleServer(page_http.Server):
     host: The address to listen at.
     port: The port; 0 is any that is free.
     say: Called with what the person who runs the server must know.
+    public_url: The address by which others reach it; None for its own.
 
   Raises:
     InputError: The port is taken.
@@ -109,6 +110,7 @@ class PeopleServer(page_http.Server):
     host: str,
     port: int,
     say: Callable[[str], None] = print,
+    public_url: str | None = None,
   ):
     self.desk, self.say = desk, say
-    super().__init__(Handler, host, port)
+    super().__init__(Handler, host, port, public_url)

@@ -5,8 +5,9 @@ first and are known; items on which others disagree, if a further person is to
 decide; hidden gold items, spread over the work by chance; and the
 pool. Most of the pool comes by the order that a model gives it. A random part of
 it is kept apart and comes at its own rate, whatever the model says: what it says
-of the whole pool is unbiased. Each draw is a function of the seed, the person
-and how much the person was given, so a restart changes nothing.
+of the whole pool is unbiased. What a person gives up, or leaves for long, goes to
+another. Each draw is a function of the seed, the person and how much the person
+was given, so a restart changes nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Design(verbs.Value):
   adjudicate: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Pool:
   """The items that there are.
 
@@ -71,6 +72,7 @@ def next_item(
   ended: Mapping[str, Collection[str]],
   annotator: str,
   disputed: Sequence[str] = (),
+  dropped: Collection[tuple[str, str]] = (),
 ) -> judgement_store.Given | None:
   """Returns the item that a person gets next; None if nothing is left.
 
@@ -81,6 +83,8 @@ def next_item(
     ended: The ids of the items that each person has ended.
     annotator: The person.
     disputed: The ids of the items on which people disagree.
+    dropped: The person and the item of what was given and won't be judged, as
+      it seems: another person gets the item.
   """
   own = [x for x in given if x.annotator == annotator]
   for x in own:
@@ -91,7 +95,8 @@ def next_item(
   screening = [x for x in pool.gold[: design.screening] if x not in had]
   if screening:
     return judgement_store.Given(annotator, screening[0], SCREENING)
-  decided = {x.item for x in given if x.why == ADJUDICATION}
+  kept = [x for x in given if (x.annotator, x.item) not in dropped]
+  decided = {x.item for x in kept if x.why == ADJUDICATION}
   if design.adjudicate:
     for item in disputed:
       if item not in had and item not in decided:
@@ -102,19 +107,35 @@ def next_item(
     place = _drawn(design, "which gold", annotator, number)
     item = new_gold[int(place * len(new_gold))]
     return judgement_store.Given(annotator, item, GOLD)
-  times = Counter(x.item for x in given)
-  free = [
-    x for x in pool.ranked if x not in had and times[x] < wanted(design, x)
-  ]
-  apart = [x for x in free if is_random(design, x)]
-  chosen = [x for x in free if not is_random(design, x)]
+  times = Counter(x.item for x in kept)
+
+  apart, chosen = _parts(design, pool)
   at_random = _drawn(design, "random", annotator, number) < design.random_share
-  if apart and (at_random or not chosen):
-    item = min(apart, key=lambda x: _drawn(design, "order", x))
-    return judgement_store.Given(annotator, item, RANDOM)
-  if chosen:
-    return judgement_store.Given(annotator, chosen[0], CHOSEN)
+  orders = [(RANDOM, apart), (CHOSEN, chosen)]
+  for why, ranked in orders if at_random else orders[::-1]:
+    for item in ranked:
+      if item not in had and times[item] < wanted(design, item):
+        return judgement_store.Given(annotator, item, why)
   return None
+
+
+@functools.lru_cache(maxsize=8)
+def _parts(design: Design, pool: Pool) -> tuple[list[str], list[str]]:
+  """Returns what is kept apart, in its random order, and the rest as ranked."""
+  apart = [x for x in pool.ranked if is_random(design, x)]
+  chosen = [x for x in pool.ranked if not is_random(design, x)]
+  return sorted(apart, key=lambda x: _drawn(design, "order", x)), chosen
+
+
+def shows_second_first(design: Design, item: str, annotator: str) -> bool:
+  """Returns whether a person sees a pair's second solution first.
+
+  Args:
+    design: How the work is shared.
+    item: The id of the pair.
+    annotator: The person.
+  """
+  return _drawn(design, "side", item, annotator) < 0.5
 
 
 @functools.lru_cache(maxsize=1 << 20)

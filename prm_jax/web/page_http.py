@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import urllib.parse
 
 from prm_jax.runtime import listening
 from prm_jax.web import assets
@@ -71,6 +72,7 @@ class Server(http.server.ThreadingHTTPServer):
     handler: What answers them.
     host: The address to listen at.
     port: The port; 0 is any that is free.
+    public_url: The address of a server before it; None without one.
 
   Attributes:
     url: The address of the first page.
@@ -82,7 +84,13 @@ class Server(http.server.ThreadingHTTPServer):
 
   daemon_threads = True
 
-  def __init__(self, handler: type[Handler], host: str, port: int):
+  def __init__(
+    self,
+    handler: type[Handler],
+    host: str,
+    port: int,
+    public_url: str | None = None,
+  ):
     super().__init__((host, port), handler, bind_and_activate=False)
     self.socket.close()
     self.socket = listening.listen(host, port)
@@ -96,6 +104,10 @@ class Server(http.server.ThreadingHTTPServer):
       self.hosts = {f"{name}:{port}" for name in names}
       if port == 80:
         self.hosts |= names
+    if public_url is not None:
+      self.url = public_url.rstrip("/") + "/"
+      if self.hosts:
+        self.hosts.add(urllib.parse.urlsplit(public_url).netloc.lower())
 
   def handle_error(self, request: object, client_address: object) -> None:
     """Says nothing of browsers that go before they have read a reply."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import math
 import pathlib
 import threading
 
@@ -39,6 +40,7 @@ def desk(
   gold: Sequence[str] = (),
   scores: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
   keys: Mapping[str, str] = KEYS,
+  hold_hours: float = math.inf,
   **design,
 ) -> desk_lib.Desk:
   """Returns a desk whose judgements are in a folder."""
@@ -52,15 +54,16 @@ def desk(
     work_queue.Design(**(known | design)),
     scores or {},
     "secret",
+    hold_hours,
   )
   store = judgement_store.JudgementStore(folder / "judgements.db")
   return desk_lib.Desk(work, store, keys)
 
 
 @contextlib.contextmanager
-def serving(given: desk_lib.Desk, port: int = 0) -> Iterator[str]:
+def serving(given: desk_lib.Desk, port: int = 0, **more: str) -> Iterator[str]:
   """Serves a desk; yields the address of the page, without a key."""
-  server = people_server.PeopleServer(given, "127.0.0.1", port)
+  server = people_server.PeopleServer(given, "127.0.0.1", port, **more)
   thread = threading.Thread(target=server.serve_forever)
   thread.start()
   try:

@@ -4,8 +4,12 @@ import hashlib
 import http.client
 import json
 import os
+import pathlib
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 
@@ -14,10 +18,12 @@ import pytest
 
 import prm_jax
 from prm_jax import errors
+from prm_jax import schema
 from prm_jax.cli import main
 from prm_jax.datasets.formats import prm800k
 from prm_jax.people import desk as desk_lib
 from prm_jax.people import judgements
+from prm_jax.people import label_people
 from prm_jax.people import people_folder
 from prm_jax.people import work_queue
 from prm_jax.records import jsonl
@@ -208,6 +214,57 @@ def test_nobody_disagrees_with_one_who_didnt_judge(tmp_path, reason):
   assert not desk._disputed
 
 
+def test_what_is_given_up_or_left_for_hours_goes_to_another(
+  tmp_path, monkeypatch
+):
+  now = [1_000.0]
+  monkeypatch.setattr(desk_lib.time, "time", lambda: now[0])
+  desk = desks.desk(tmp_path, "per_step", hold_hours=2.0)
+  judged(desk, "ann", dict(kind="end", reason="give_up"))
+  begun = judged(desk, "ann", RATE)
+  assert asks(begun) == "b"
+  given_up = judged(desk, "bob", dict(kind="end", reason="give_up"))
+  assert asks(given_up) == "a"
+  assert asks(desk.next("bob")["item"]) == "c"
+  now[0] += 7_000
+  # An undo is work, so the item is open again from now on.
+  judged(desk, "bob", dict(kind="end", reason="bad_problem"))
+  assert desk.next("bob")["item"] is None
+  now[0] += 300
+  for again in (desk, desks.desk(tmp_path, "per_step", hold_hours=2.0)):
+    assert asks(again.next("bob")["item"]) == "b"
+  # Who comes back goes on.
+  assert desk.next("ann")["item"] == begun
+
+
+def test_a_pair_is_kept_in_its_order_whatever_is_shown(tmp_path):
+  turned = {}
+  for name in ("ann", "bob", "cat", "dan"):
+    shares = dict(overlap_share=1.0, overlap=9, seed=3)
+    desk = desks.desk(tmp_path, "pairs", keys={name: name}, **shares)
+    first = desk.next(name)["item"]["solutions"][0]["steps"]
+    turned[name] = first == ["2 + 2 = 5"]
+    shown = judged(desk, name, dict(kind="prefer", solution=0))
+    assert shown["state"]["preferred"] == 0
+    # Sent again, it is the same.
+    sent = body(
+      shown, dict(kind="prefer", solution=0), f"{name}-{shown['id']}-0"
+    )
+    assert desk.add(name, sent | dict(after=0))["state"]["preferred"] == 0
+    (kept,) = desk._store.events(name)
+    assert kept.event["solution"] == int(turned[name])
+    with pytest.raises(desk_lib.Refused, match="no solution"):
+      judged(desk, name, dict(kind="prefer", solution=2))
+  assert {*turned.values()} == {True, False}
+
+
+def test_two_equal_solutions_are_no_pair():
+  given = [schema.Solution(str(i), "What?", desks.STEPS) for i in range(2)]
+  given += [schema.Solution("b", "What?", ("x",)), given[0]]
+  (pair,) = people_folder.items_of("pairs", given)
+  assert [s.id for s in pair.solutions] == ["b", "0"]
+
+
 # --- Over HTTP --------------------------------------------------------------
 
 
@@ -244,6 +301,36 @@ def test_work_needs_a_key_in_a_header_and_the_right_host(tmp_path):
     assert asked(f"{url}v1/label/events", data=[1])[0] == 400
     assert asked(f"{url}v1/label/elsewhere")[0] == 404
     assert asked(f"{url}../../etc/passwd")[0] == 404
+
+
+@pytest.mark.parametrize(
+  "url",
+  [
+    "labels.example.org",
+    "ftp://x",
+    "https://x/path",
+    "https://a@x",
+    "https://",
+  ],
+)
+def test_a_public_url_is_an_address_without_a_path(url):
+  with pytest.raises(errors.InputError, match="without a path"):
+    label_people.PeopleJob("s.jsonl", "labels", public_url=url)
+
+
+def test_a_server_before_ours_is_linked_and_may_name_itself(tmp_path):
+  with socket.create_server(("127.0.0.1", 0)) as free:
+    port = free.getsockname()[1]
+  desk = desks.desk(tmp_path, "per_step")
+  route = f"http://127.0.0.1:{port}/v1/label/next"
+  with desks.serving(desk, port, public_url="https://Labels.example") as url:
+    assert url == "https://Labels.example/"
+    for host, status in (
+      ("labels.example", 200),
+      (f"127.0.0.1:{port}", 200),
+      ("evil.example", 421),
+    ):
+      assert asked(route, Host=host)[0] == status
 
 
 # --- The folder -------------------------------------------------------------
@@ -352,6 +439,44 @@ def test_a_step_that_has_no_way_on_is_a_row_that_prm800k_can_hold(tmp_path):
     dict(kind="end", reason="found_error"),
   )
   prm800k.write(tmp_path / "none.jsonl", people_folder.read(nothing))
+
+
+READER = """
+import os, sys
+from prm_jax.people import people_folder
+if os.getuid() == 0:  # who may write everywhere
+  os.setuid(65534)
+print([s.id for s in people_folder.read(sys.argv[1])])
+"""
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_a_folder_that_cant_be_written_is_read(tmp_path, is_served):
+  path = worked(tmp_path, "first_error", dict(kind="right"))
+  ids = [s.id for s in people_folder.read(path)]
+  log = path.with_name(f"{path.name}-wal")
+  if not is_served:
+    store = people_folder.Folder(path.parent).store()
+    store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+  with tempfile.TemporaryDirectory() as parent:
+    pathlib.Path(parent).chmod(0o755)
+    copy = pathlib.Path(parent) / "labels"
+    shutil.copytree(path.parent, copy)
+    if not is_served:
+      for name in (f"{path.name}-wal", f"{path.name}-shm"):
+        (copy / name).unlink()
+    assert is_served == (copy / log.name).exists()
+    copy.chmod(0o555)
+    command = [sys.executable, "-c", READER, copy / path.name]
+    run = subprocess.run(command, capture_output=True, text=True)
+    copy.chmod(0o755)
+  assert ids and run.stdout.strip() == str(ids), run.stderr
+
+
+def test_another_file_of_the_folder_isnt_the_judgements(tmp_path):
+  path = worked(tmp_path, "first_error", dict(kind="right"))
+  with pytest.raises(errors.InputError, match=r"are the file judgements\.db"):
+    [*people_folder.read(path.with_name("work.json"))]
 
 
 def test_preferences_have_no_ratings(tmp_path):

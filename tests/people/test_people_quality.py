@@ -153,6 +153,55 @@ def test_drift_is_seen_between_the_halves(tmp_path):
   assert told["agreement"] is None
 
 
+def test_screening_is_not_what_drifts(tmp_path):
+  folder = work(tmp_path / "w", dict(a=(1.0, 1.0)), num_gold=6, num_pool=1)
+  store = folder.store()
+  for name in ("g0", "g1"):
+    given = judgement_store.Given("a", name, work_queue.SCREENING)
+    store.give(given, 0.0)
+  store.close()
+  told = people_quality.report(folder)["people"]["a"]
+  assert (told["screening"]["of"], told["gold"]["of"]) == (2, 4)
+  assert told["gold_first_half"]["of"] == told["gold_last_half"]["of"] == 2
+
+
+def test_what_isnt_judged_is_counted_apart(tmp_path):
+  folder = work(tmp_path / "w", {}, num_gold=0, num_pool=4)
+  store, items = folder.store(), folder.items()
+  said = [
+    dict(kind="end", reason="give_up"),
+    dict(kind="end", reason="bad_problem"),
+    dict(kind="right"),
+    dict(kind="rate", step=0, alternative=0, rating=1),
+  ]
+  for item, event in zip(items, said, strict=True):
+    store.add(item, "a", event, id=item.id, after=0, seconds=5.0, at=0.0)
+  store.close()
+  told = people_quality.report(folder)["people"]["a"]
+  assert (told["items"], told["gave_up"], told["bad_problem"]) == (1, 1, 1)
+  assert told["steps"] == 5 and told["seconds_a_step"] == 1.0
+
+
+def test_the_interval_of_steps_rated_right_is_over_solutions(tmp_path):
+  """Steps of a solution aren't independent: right ones end together."""
+  folder = work(tmp_path / "w", dict(a=(1.0, 1.0)), num_gold=0)
+  told = people_quality.report(folder, num_resamples=4_000)
+  right = told["people"]["a"]["rated_right"]
+  low, high = right["interval"]
+  assert low < right["value"] < high
+  # The delta method for a ratio of sums over solutions (Cochran 1977, 6.19).
+  counts = np.array(
+    [
+      (x.values.count(1), sum(v is not None for v in x.values))
+      for x in people_quality.judged(folder)
+    ],
+    float,
+  )
+  rest = counts[:, 0] - right["value"] * counts[:, 1]
+  deviation = np.sqrt((rest**2).sum()) / counts[:, 1].sum()
+  assert high - low == pytest.approx(2 * 1.96 * deviation, rel=0.1)
+
+
 def test_a_person_without_gold_has_no_share_and_nobody_no_report(tmp_path):
   folder = work(tmp_path / "w", dict(a=(1.0, 1.0)), num_gold=0, num_pool=3)
   told = people_quality.report(folder)["people"]["a"]
@@ -173,12 +222,8 @@ def test_the_command_prints_a_table_and_writes_the_numbers(tmp_path, capsys):
   gold = told["people"]["a"]["gold"]
   low, high = (100 * x for x in gold["interval"])
   assert "gold right, %" in head
-  assert rows[0].split()[:4] == [
-    "a",
-    "240",
-    f"{told['people']['a']['steps']}",
-    "4.0",
-  ]
+  steps = str(told["people"]["a"]["steps"])
+  assert rows[0].split()[:6] == ["a", "240", steps, "0", "0", "4.0"]
   assert f"{100 * gold['value']:.1f} [{low:.1f}, {high:.1f}]" in rows[0]
   same = told["agreement"]["pairs"][0]["first_error_same"]["value"]
   assert rows[2].startswith("a and b") and f"{100 * same:.1f} [" in rows[2]

@@ -116,3 +116,49 @@ def test_an_item_on_which_people_disagree_goes_to_one_more(tmp_path):
   assert next_of("ann", adjudicate=True)[1] != "adjudication"
   decided = [*given, judgement_store.Given("cat", "p000", "adjudication")]
   assert next_of("dan", decided, adjudicate=True)[1] != "adjudication"
+
+
+def test_what_is_dropped_goes_to_another_and_never_back():
+  design = work_queue.Design(gold_share=0, random_share=0, overlap_share=0)
+  pool = work_queue.Pool(["a", "b"])
+  given = [judgement_store.Given("ann", "a", "chosen")]
+  ended = dict(ann={"a"})
+
+  def next_of(name, dropped=()):
+    found = work_queue.next_item(
+      design, pool, given, ended, name, dropped=dropped
+    )
+    return found and found.item
+
+  assert next_of("bob") == "b"
+  assert next_of("bob", {("ann", "a")}) == "a"
+  assert next_of("ann", {("ann", "a")}) == "b"
+
+
+def test_who_decides_and_gives_up_is_followed_by_another():
+  design = work_queue.Design(gold_share=0, adjudicate=True)
+  given = [
+    judgement_store.Given("ann", "p000", "chosen"),
+    judgement_store.Given("bob", "p000", "chosen"),
+    judgement_store.Given("cat", "p000", "adjudication"),
+  ]
+  ended = {x.annotator: {"p000"} for x in given}
+
+  def why(dropped):
+    found = work_queue.next_item(
+      *(design, work_queue.Pool(POOL), given, ended, "dan", ["p000"], dropped)
+    )
+    return found.why
+
+  assert why(()) != "adjudication" == why({("cat", "p000")})
+
+
+def test_half_of_the_people_see_a_pair_the_other_way_round():
+  design = work_queue.Design()
+  turned = [
+    work_queue.shows_second_first(design, item, name)
+    for item in POOL
+    for name in ("ann", "bob")
+  ]
+  assert 0.4 < sum(turned) / len(turned) < 0.6
+  assert turned[::2] != turned[1::2]
