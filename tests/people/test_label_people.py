@@ -214,25 +214,35 @@ def test_nobody_disagrees_with_one_who_didnt_judge(tmp_path, reason):
   assert not desk._disputed
 
 
-def test_what_is_given_up_or_left_for_hours_goes_to_another(
-  tmp_path, monkeypatch
-):
+def test_what_is_given_up_goes_to_another_unless_that_is_undone(tmp_path):
+  desk = desks.desk(tmp_path, "per_step", [desks.item("per_step", "a")])
+  shown = judged(desk, "ann", dict(kind="end", reason="give_up"))
+  again = desks.desk(tmp_path, "per_step", [desks.item("per_step", "a")])
+  assert asks(again.next("bob")["item"]) == "a"
+  desk.add("ann", body(shown, dict(kind="undo"), "2"))
+  assert desk.next("bob")["item"] is None
+
+
+def test_what_is_left_for_hours_goes_to_another(tmp_path, monkeypatch):
   now = [1_000.0]
   monkeypatch.setattr(desk_lib.time, "time", lambda: now[0])
-  desk = desks.desk(tmp_path, "per_step", hold_hours=2.0)
-  judged(desk, "ann", dict(kind="end", reason="give_up"))
-  begun = judged(desk, "ann", RATE)
+
+  def opened():
+    items = [desks.item("first_error", x) for x in "ab"]
+    return desks.desk(tmp_path, "first_error", items, hold_hours=2.0)
+
+  desk = opened()
+  judged(desk, "ann", dict(kind="right"))  # what has ended stays so
+  begun = desk.next("ann")["item"]
   assert asks(begun) == "b"
-  given_up = judged(desk, "bob", dict(kind="end", reason="give_up"))
-  assert asks(given_up) == "a"
-  assert asks(desk.next("bob")["item"]) == "c"
   now[0] += 7_000
-  # An undo is work, so the item is open again from now on.
-  judged(desk, "bob", dict(kind="end", reason="bad_problem"))
-  assert desk.next("bob")["item"] is None
+  begun = desk.add("ann", body(begun, RATE))  # still at work
+  now[0] += 7_000
+  for found in (desk, opened()):
+    assert found.next("bob")["item"] is None
   now[0] += 300
-  for again in (desk, desks.desk(tmp_path, "per_step", hold_hours=2.0)):
-    assert asks(again.next("bob")["item"]) == "b"
+  for found in (opened(), desk):
+    assert asks(found.next("bob")["item"]) == "b"
   # Who comes back goes on.
   assert desk.next("ann")["item"] == begun
 
