@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import logging
-import math
 import pathlib
 import re
 import sys
-from typing import Literal, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from prm_jax import errors
 from prm_jax import schema
@@ -17,6 +16,7 @@ from prm_jax.jobs import job_inputs
 from prm_jax.jobs import report
 from prm_jax.jobs import step_scores
 from prm_jax.people import judgements
+from prm_jax.people import model_order
 from prm_jax.people import work_queue
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-Order = Literal["convincing", "uncertain", "file"]
 # The name of a person who works alone.
 _ALONE = "me"
 _NAME = re.compile(r"[^\W\d_][\w @.-]*")
@@ -74,7 +73,7 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
   """
 
   task: judgements.Task = "first_error"
-  order: Order | None = None
+  order: model_order.Order | None = None
 
   compiles = True
 
@@ -139,7 +138,8 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       self.task,
       {x.id: x for x in (*items, *golden)},
       work_queue.Pool(
-        [x.id for x in self._ordered(items, scores)], [x.id for x in golden]
+        [x.id for x in model_order.ordered(items, scores, self.order)],
+        [x.id for x in golden],
       ),
       folder.design,
       {k: {"model": x.scores} for k, x in shown.items()},
@@ -168,23 +168,6 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       return {}
     rows = self.step_scores(solutions).rows
     return {s.id: row for s, row in zip(solutions, rows, strict=True)}
-
-  def _ordered(
-    self,
-    items: Sequence[judgements.Item],
-    scores: Mapping[str, schema.StepScores],
-  ) -> list[judgements.Item]:
-    """Returns the items, the most wanted first; equal ones by the file."""
-    order = self.order or ("convincing" if scores else "file")
-
-    def wanted(item: judgements.Item) -> tuple[bool, float]:
-      row = scores.get(item.id)
-      least = min(row.scores, default=0.0) if row is not None else -math.inf
-      if order == "convincing":
-        return item.solutions[0].outcome is not False, -least
-      return False, abs(least - schema.THRESHOLD)
-
-    return [*items] if order == "file" else sorted(items, key=wanted)
 
 
 def _names(path: files.PathLike | None) -> list[str]:

@@ -18,6 +18,7 @@ from prm_jax.cli import main
 from prm_jax.datasets.formats import prm800k
 from prm_jax.people import desk as desk_lib
 from prm_jax.people import judgements
+from prm_jax.people import model_order
 from prm_jax.people import people_folder
 from prm_jax.people import work_queue
 from prm_jax.records import jsonl
@@ -510,12 +511,12 @@ def test_the_order_of_the_pool_is_the_models():
   scores = {k: prm_jax.StepScores(tuple(x)) for k, (_, x) in rows.items()}
 
   def order(name):
-    verb = prm_jax.LabelPeople(order=name, scores="s.jsonl")
-    return "".join(x.id for x in verb._ordered(items, scores))
+    return "".join(x.id for x in model_order.ordered(items, scores, name))
 
   assert order("convincing") == "cbad"
   assert order("uncertain") == "dbca"
   assert order("file") == "abcd"
+  assert order(None) == "cbad"
 
 
 def test_a_body_that_nobody_reads_is_refused_and_the_line_closed(tmp_path):
