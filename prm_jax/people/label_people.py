@@ -23,10 +23,13 @@ from prm_jax.runtime import outputs
 from prm_jax.runtime import verbs
 
 if TYPE_CHECKING:
+  from prm_jax.people import desk as desk_lib
   from prm_jax.people import people_folder
 
 _logger = logging.getLogger(__name__)
 
+# A model scores one solution, whose steps are all known.
+_SCORED = ("first_error", "per_step")
 # The name of a person who works alone.
 _ALONE = "me"
 _NAME = re.compile(r"[^\W\d_][\w @.-]*")
@@ -66,22 +69,20 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       go on with, take one or write another; pairs: prefer one of two solutions.
     order: Which come first, of those that aren't drawn at random: convincing
       (by the model's score, wrong answers first), uncertain (scores near 0.5)
-      or file (default: convincing if there are scores, else file).
+      or file; without scores, which people_round may write later, it is file.
 
   Example:
     prm-jax label people --input=samples.jsonl --output=labels
   """
 
   task: judgements.Task = "first_error"
-  order: model_order.Order | None = None
+  order: model_order.Order = "convincing"
 
   compiles = True
 
   def _faults(self) -> Iterator[str]:
     yield from super()._faults()
-    if self.order not in (None, "file") and not self._has_scores:
-      yield f"`order={self.order}`: give `checkpoint` or `scores`"
-    if self._has_scores and self.task not in ("first_error", "per_step"):
+    if self._has_scores and self.task not in _SCORED:
       yield f"`task={self.task}`: no model scores it; leave out the scores"
     if self.adjudicate and self.task not in ("first_error", "per_step"):
       yield f"`adjudicate=True`: the task {self.task} has no such rule"
@@ -121,12 +122,50 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
   ) -> None:
     """Serves the page of a folder until SIGINT or SIGTERM."""
     from prm_jax.people import desk as desk_lib
-    from prm_jax.people import people_folder
     from prm_jax.people import people_server
     from prm_jax.runtime import listening
 
+    work = self._work(folder)
+    keys = folder.keys(names)
+    desk = desk_lib.Desk(work, folder.store(), keys)
+    server = people_server.PeopleServer(desk, job.host, job.port, _logger.error)
+    links = folder.write_links(server.url, keys)
+
+    def ready() -> None:
+      pool, gold = len(work.pool.ranked), len(work.pool.gold)
+      _logger.info(f"{job.output}: {pool:,} items, {gold:,} gold")
+      _logger.info(f"links: {links}; Ctrl-C ends the command")
+      if len(keys) == 1 and sys.stdout.isatty():
+        # Not into a file that keeps what was printed.
+        _logger.info(f"{server.url}#key={next(iter(keys))}")
+
+    listening.run(server, ready)
+
+  def _work(self, folder: people_folder.Folder) -> desk_lib.Work:
+    """Returns the work of a folder, by scores that a round may replace."""
+    from prm_jax.people import desk as desk_lib
+    from prm_jax.people import people_folder
+
     items = folder.items()
     golden = people_folder.items_of(self.task, folder.gold())
+    everything = (*items, *golden)
+    path = folder.path / people_folder.SCORES
+    anew = model_order.ScoresFile(
+      path, everything, _logger.error, is_known=self._has_scores
+    )
+
+    def ranked(scores, shown):
+      first = model_order.ordered(items, scores, self.order)
+      pool = work_queue.Pool([x.id for x in first], [x.id for x in golden])
+      return pool, {k: {"model": x.scores} for k, x in shown.items()}
+
+    def news():
+      found = anew.news() if self.task in _SCORED else None
+      if found is None:
+        return None
+      _logger.info(f"{path}: gives the order and the scores from now on")
+      return ranked(found, found)
+
     scores = self._scored(items)
     shown = scores
     if golden:
@@ -134,30 +173,11 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       shown = {}
       if self.checkpoint is not None:
         shown = {**scores, **self._scored(golden)}
-    work = desk_lib.Work(
-      self.task,
-      {x.id: x for x in (*items, *golden)},
-      work_queue.Pool(
-        [x.id for x in model_order.ordered(items, scores, self.order)],
-        [x.id for x in golden],
-      ),
-      folder.design,
-      {k: {"model": x.scores} for k, x in shown.items()},
-      folder.secret,
+    pool, told = ranked(scores, shown)
+    return desk_lib.Work(
+      *(self.task, {x.id: x for x in everything}, pool, folder.design),
+      *(told, folder.secret, news),
     )
-    keys = folder.keys(names)
-    desk = desk_lib.Desk(work, folder.store(), keys)
-    server = people_server.PeopleServer(desk, job.host, job.port, _logger.error)
-    links = folder.write_links(server.url, keys)
-
-    def ready() -> None:
-      _logger.info(f"{job.output}: {len(items):,} items, {len(golden):,} gold")
-      _logger.info(f"links: {links}; Ctrl-C ends the command")
-      if len(keys) == 1 and sys.stdout.isatty():
-        # Not into a file that keeps what was printed.
-        _logger.info(f"{server.url}#key={next(iter(keys))}")
-
-    listening.run(server, ready)
 
   def _scored(
     self, items: Sequence[judgements.Item]
