@@ -12,6 +12,7 @@ import small_config
 
 import prm_jax
 from prm_jax.cli import main
+from prm_jax.jobs import step_scores
 from prm_jax.people import desk as desk_lib
 from prm_jax.people import model_order
 from prm_jax.people import people_folder
@@ -19,6 +20,7 @@ from prm_jax.people import people_round
 from prm_jax.people import work_queue
 from prm_jax.records import jsonl
 from prm_jax.runtime import files
+from prm_jax.text import encoding
 
 DESIGN = work_queue.Design(
   gold_share=0.3, random_share=0.3, overlap_share=0.3, seed=1
@@ -261,3 +263,49 @@ def test_labels_that_nothing_can_learn_are_refused(tmp_path, capsys):
   refused(tmp_path, folder, f"--config={tmp_path / 'o.py'}")
   err = capsys.readouterr().err
   assert "program='orm' doesn't learn" in err and len(err.splitlines()) == 1
+
+
+def test_an_item_that_is_judged_meanwhile_says_what_it_was_given_for(
+  tmp_path, monkeypatch
+):
+  folder = begin(tmp_path / "labels")
+  desk, states = desk_of(folder), people_folder.Folder.states
+
+  def states_of_a_moment_later(self):
+    judge(desk, "ann", 6)
+    return states(self)
+
+  monkeypatch.setattr(people_folder.Folder, "states", states_of_a_moment_later)
+  said = [*people_folder.read(folder.path / people_folder.JUDGEMENTS)]
+  assert said and {s.extra["given_for"] for s in said} <= {"random", "chosen"}
+
+
+def test_of_alternatives_the_ratings_are_learned_and_nothing_is_ranked(
+  tmp_path, caplog
+):
+  folder = begin(tmp_path / "labels", "alternatives")
+  desk = desk_of(folder, task="alternatives")
+  for number in range(6):
+    shown = desk.next("ann")["item"]
+    # Both solutions of a problem begin otherwise; one of them is taken.
+    for k, event in enumerate(
+      [
+        dict(kind="rate", step=0, alternative=0, rating=1),
+        dict(kind="rate", step=0, alternative=1, rating=-1),
+        dict(kind="take", alternative=0),
+        dict(kind="end", reason="solution"),
+      ]
+    ):
+      sent = dict(item=shown["id"], event=event, id=f"{number}-{k}")
+      shown = desk.add("ann", sent | dict(after=shown["last"], seconds=1.0))
+  output = tmp_path / "r"
+  people_round._keep_labels(
+    folder, output, encoding.LabelPolicy(), train_on_random=False
+  )
+  labels = files.read_json(output / people_round.ROUND)["labels"]
+  assert labels["right_steps"] == labels["wrong_steps"] > 0
+  assert labels["train"] + labels["held_out"] == 12 and labels["held_out"]
+  with caplog.at_level(logging.INFO):
+    people_round._rank(folder, step_scores.Source())
+  assert "the order stays" in caplog.text
+  assert not (folder.path / people_folder.SCORES).exists()
