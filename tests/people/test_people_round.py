@@ -189,6 +189,7 @@ def test_the_same_command_goes_on_with_its_labels(done, capsys):
   # Another config is another round.
   assert main.main([*command, "--config.seed=5"]) == 1
   assert "seed" in capsys.readouterr().err
+  assert (folder.path / people_folder.SCORES).read_bytes() == scores
   other = begin(root / "other")
   judge(desk_of(other), "ann", 12)
   there = [x.replace(str(folder.path), str(other.path)) for x in command]
@@ -209,7 +210,7 @@ def test_a_killed_round_leaves_the_folder_as_it_was(done, tmp_path):
     while not saved.is_dir() and time.monotonic() < end:
       time.sleep(0.02)
     process.kill()
-  assert saved.is_dir()
+  assert saved.is_dir() and before
   assert (folder.path / people_folder.SCORES).read_bytes() == before
   assert "model" not in files.read_json(tmp_path / "r" / people_round.ROUND)
 
