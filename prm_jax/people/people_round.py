@@ -94,12 +94,14 @@ class PeopleRound(verbs.Verb):
     output = pathlib.Path(job.output)
     config, run, policy = _of_labels(given, output / TRAIN)
     if not (output / ROUND).exists():
+      errors.raise_first(_others(output))
       _keep_labels(folder, output, policy, train_on_random=self.train_on_random)
     told = files.read_json(output / ROUND)
-    if told.get("folder") != folder.fingerprint:
+    of = dict(folder=folder.fingerprint, train_on_random=self.train_on_random)
+    if different := [k for k in of if told.get(k) != of[k]]:
       raise errors.InputError(
-        f"{output / ROUND}: is of another folder of labels than {job.input}; give"
-        " another `output`"
+        f"{output / ROUND}: is a round of another {different[0]}; give the same,"
+        " or another `output`"
       )
     labels = told["labels"]
     _logger.info(
@@ -130,7 +132,10 @@ def _of_labels(
   from prm_jax.training import train_run_config
 
   read = given.read()
-  read.data = dict(read.get("data", {}), train=(f"jsonl:{train}",), weights=())
+  data = read.get("data")
+  kept = dict(data.items()) if isinstance(data, verbs.ConfigFields) else {}
+  with read.unlocked(), read.ignore_type():
+    read.data = dict(kept, train=(f"jsonl:{train}",), weights=())
   config = given.filled(
     *(train_run_config.form, train_run_config.prepare, read)
   )
@@ -141,6 +146,13 @@ def _of_labels(
       " steps; give the config of a process reward model"
     )
   return config, run, run.config.objective.labels
+
+
+def _others(output: pathlib.Path) -> Iterator[str]:
+  """Yields what an output holds that isn't the beginning of a round."""
+  for path in output.iterdir() if output.is_dir() else ():
+    if path.name not in (TRAIN, HELD_OUT) and not path.name.startswith("."):
+      yield f"{output}: holds something else, {path.name}; give a new folder"
 
 
 def _keep_labels(
@@ -182,8 +194,8 @@ def _keep_labels(
   output.mkdir(parents=True, exist_ok=True)
   jsonl.write_solutions(output / TRAIN, train)
   jsonl.write_solutions(output / HELD_OUT, held_out)
-  told = dict(folder=folder.fingerprint, task=folder.task, labels=labels)
-  files.write_json(output / ROUND, told)
+  of = dict(folder=folder.fingerprint, train_on_random=train_on_random)
+  files.write_json(output / ROUND, dict(of, task=folder.task, labels=labels))
 
 
 def _num_labels(

@@ -127,8 +127,8 @@ def test_a_round_trains_measures_and_ranks(done):
   assert {x["model"] for x in scored} == {written["model"]["fingerprint"]}
 
 
-def test_neither_gold_nor_what_was_drawn_at_random_is_learned(done):
-  root, _, _, told, *_ = done
+def test_neither_gold_nor_what_was_drawn_at_random_is_learned(done, tmp_path):
+  root, folder, _, told, *_ = done
   train = [*jsonl.read_solutions(root / "r" / people_round.TRAIN)]
   held_out = [*jsonl.read_solutions(root / "r" / people_round.HELD_OUT)]
   chosen = {x.item for x in told if x.why == "chosen"}
@@ -138,6 +138,13 @@ def test_neither_gold_nor_what_was_drawn_at_random_is_learned(done):
   # Two people's are one, with both names, and say what they were given for.
   both = [s for s in train if len(s.extra["annotators"]) == 2]
   assert both and all(s.extra["given_for"] == "chosen" for s in train)
+  people_round._keep_labels(
+    folder, tmp_path, encoding.LabelPolicy(), train_on_random=True
+  )
+  train = [*jsonl.read_solutions(tmp_path / people_round.TRAIN)]
+  assert {s.id for s in train} >= chosen | drawn
+  assert not any(s.id.startswith("g") for s in train)
+  assert [*jsonl.read_solutions(tmp_path / people_round.HELD_OUT)] == []
 
 
 def test_a_running_server_gives_by_the_new_order_and_keeps_the_rest(done):
@@ -194,7 +201,13 @@ def test_the_same_command_goes_on_with_its_labels(done, capsys):
   judge(desk_of(other), "ann", 12)
   there = [x.replace(str(folder.path), str(other.path)) for x in command]
   assert main.main(there) == 1
-  assert "another folder of labels" in capsys.readouterr().err
+  assert "a round of another folder" in capsys.readouterr().err
+  assert main.main([*command, "--train_on_random"]) == 1
+  assert "another train_on_random" in capsys.readouterr().err
+  (root / "full").mkdir()
+  (root / "full" / "mine.txt").touch()
+  assert main.main([*command, f"--output={root / 'full'}"]) == 1
+  assert "something else, mine.txt" in capsys.readouterr().err
 
 
 def test_a_killed_round_leaves_the_folder_as_it_was(done, tmp_path):
