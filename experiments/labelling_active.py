@@ -181,14 +181,18 @@ def choose_apart(
 
 
 def efficiency(
-  sizes: Sequence[int], random: Sequence[float], active: Sequence[float]
+  sizes: Sequence[float],
+  random: Sequence[float],
+  active: Sequence[float],
+  active_sizes: Sequence[float] | None = None,
 ) -> float:
   """Returns how many times the labels random selection takes for as much.
 
   The geometric mean of n_random / n_active over the accuracies that either
   curve has after its first size and both reach. Between sizes n is
   interpolated in log n; a curve that falls counts as its highest value so
-  far. NaN if there is no such accuracy.
+  far. NaN if there is no such accuracy. active_sizes: the numbers of labels of
+  the active curve, if they are others.
   """
   curves = [np.maximum.accumulate(x) for x in (random, active)]
   low = max(curve[0] for curve in curves)
@@ -196,9 +200,9 @@ def efficiency(
   levels = [float(y) for curve in curves for y in curve[1:] if low < y <= high]
   if not levels:
     return math.nan
-  at = np.log(sizes)
+  at = [np.log(x) for x in (sizes, active_sizes or sizes)]
   gaps = [
-    testbed.reached(at, curves[0], y) - testbed.reached(at, curves[1], y)
+    testbed.reached(at[0], curves[0], y) - testbed.reached(at[1], curves[1], y)
     for y in levels
   ]
   return math.exp(sum(gaps) / len(gaps))
@@ -221,16 +225,25 @@ def factor(
   ]
   if not whole:
     return None
-  # [seed, way, size, problem]
-  picks = np.array(
+  picks = [
     [
-      [
-        [[float(x) for x in by_name[s, name]["picks"].split()] for name in row]
-        for row in names
-      ]
-      for s in whole
+      [[float(x) for x in by_name[s, name]["picks"].split()] for name in row]
+      for row in names
     ]
-  )
+    for s in whole
+  ]
+  return of_picks(np.array(picks), sizes)
+
+
+def of_picks(
+  picks: np.ndarray,
+  sizes: Sequence[float],
+  active_sizes: Sequence[float] | None = None,
+) -> tuple[float, list[float], int]:
+  """Returns a factor, its interval, and NaN resamples; see factor.
+
+  picks: [seed, way, size, problem]. active_sizes: see efficiency.
+  """
   generator = np.random.default_rng(0)
   num_seeds, num_problems = picks.shape[0], picks.shape[-1]
   drawn = []
@@ -242,13 +255,10 @@ def factor(
       ],
       axis=(0, -1),
     )
-    drawn.append(efficiency(sizes, *curves))
+    drawn.append(efficiency(sizes, *curves, active_sizes))
   interval = bootstrap.interval(np.array(drawn))
-  return (
-    efficiency(sizes, *picks.mean((0, -1))),
-    interval,
-    int(np.isnan(drawn).sum()),
-  )
+  value = efficiency(sizes, *picks.mean((0, -1)), active_sizes)
+  return value, interval, int(np.isnan(drawn).sum())
 
 
 def table(points: Sequence[testbed.Point]) -> str:

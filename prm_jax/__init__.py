@@ -59,6 +59,7 @@ if TYPE_CHECKING:
   from prm_jax.labelling.select import Select as Select
   from prm_jax.people.label_people import LabelPeople as LabelPeople
   from prm_jax.people.people_report import PeopleReport as PeopleReport
+  from prm_jax.people.people_round import PeopleRound as PeopleRound
   from prm_jax.plan.plan import Plan as Plan
   from prm_jax.policy.sampler import Sampler as Sampler
   from prm_jax.policy.sampling import Sampling as Sampling
@@ -156,6 +157,7 @@ _HOMES = dict(
   Serve="serving.serve",
   LabelPeople="people.label_people",
   PeopleReport="people.people_report",
+  PeopleRound="people.people_round",
   View="view.view",
   Train="trainer",
   advantages="rl.advantages",

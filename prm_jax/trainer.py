@@ -6,16 +6,16 @@ which of the two trains.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import logging
+import pathlib
 import shutil
 from typing import Any, TYPE_CHECKING
 
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.runtime import files
-from prm_jax.runtime import outputs
 from prm_jax.runtime import verbs
 
 if TYPE_CHECKING:
@@ -184,52 +184,22 @@ class Train(verbs.Verb):
     config: ml_collections.ConfigDict,
     run: train_run_config.Run | rl_run_config.Run,
     before: Callable[[], None] = lambda: None,
-  ) -> Mapping[str, Any]:
-    """Runs it in the workdir, if that is free for it or has its beginning.
-
-    Returns what environment.json says. `before` is called when nothing can be
-    refused any more.
-    """
+  ) -> None:
+    """Runs it in the workdir; `before` is called when nothing can be refused."""
     from prm_jax.huggingface import import_model
-    from prm_jax.runtime import distributed
-    from prm_jax.runtime import environment
-    from prm_jax.runtime import storage
+    from prm_jax.training import run_folder
 
-    distributed.together(
-      lambda: outputs.check(
-        dict(workdir=self.workdir),
-        [self._config.path, *run.reads],
-        are_folders=True,
-      )
-    )
-    details = environment.describe(config)
-    # The revision asks git, which not every host may have.
-    versions = {k: v for k, v in details["versions"].items() if k != "revision"}
-    distributed.check_same(dict(details["config"], versions=versions))
-
-    def claim():
-      environment.check_resume(
-        storage.of_saves(workdir, bucket), resume=self.resume, fresh=self.fresh
-      )
-      environment.check_workdir(
-        workdir,
-        details["config"],
-        fresh=self.fresh,
-        may_change=run.may_change,
-        may_set=run.may_set,
-      )
-
-    def begin():
+    def begin(workdir: pathlib.Path) -> None:
       before()
-      files.write_json(workdir / "config.json", details["config"])
-      files.write_json(workdir / "environment.json", details)
       if run.start is not None:
         import_model.pass_origin_on(run.start, workdir)
 
-    with (
-      storage.opened(self.workdir) as (workdir, bucket),
-      environment.remove_if_refused(workdir),
-    ):
-      distributed.on_first(claim)
-      run.train(workdir, fresh=self.fresh, on_start=begin, bucket=bucket)
-    return details
+    run_folder.train(
+      self.workdir,
+      config,
+      run,
+      path=self._config.path,
+      on_begin=begin,
+      resume=self.resume,
+      fresh=self.fresh,
+    )

@@ -41,7 +41,7 @@ PUBLIC = (
   *("evaluation.choose_threshold", "reports.compare", "view.view"),
   *("labelling.label_rollouts", "labelling.label_judge"),
   *("labelling.consensus", "labelling.select"),
-  *("people.label_people", "people.people_report"),
+  *("people.label_people", "people.people_report", "people.people_round"),
   *("plan.plan", "trainer", "demo.demo"),
   *(
     "integrations.placement",

@@ -22,6 +22,7 @@ from prm_jax.labelling import label_rollouts
 from prm_jax.labelling import select
 from prm_jax.people import label_people
 from prm_jax.people import people_report
+from prm_jax.people import people_round
 from prm_jax.plan import plan
 from prm_jax.reports import compare
 from prm_jax.runtime import doctor
@@ -52,6 +53,7 @@ KINDS: dict[str, tuple[str, dict[str, type[verbs.Verb]]]] = dict(
     dict(
       people=label_people.LabelPeople,
       people_report=people_report.PeopleReport,
+      people_round=people_round.PeopleRound,
       monte_carlo=label_rollouts.MonteCarlo,
       omega_prm=label_rollouts.OmegaPRM,
       judge=label_judge.Judge,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import hashlib
 import hmac
@@ -24,6 +24,8 @@ _MOST_ID = 64
 _NAME_DIGITS = 24
 # So many judgements at once, and so many more each second.
 _BURST, _RATE = 60.0, 10.0
+# What models say of the steps of items: {item: {model: scores}}.
+Scores = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 class Refused(errors.InputError):
@@ -48,21 +50,22 @@ class Work:
     items: The items by their ids.
     pool: Which are gold, and the order of the others.
     design: How they are shared.
-    scores: What models say of the steps of an item: {item: {model: scores}}.
+    scores: What models say of the items.
     secret: What the names that browsers have for items are made with.
     hold_hours: How long an item waits for a person who doesn't go on with it,
       until it is given to another, too.
+    news: Returns another pool, with the same items, and scores; None if there
+      are none.
   """
 
   task: judgements.Task
   items: Mapping[str, judgements.Item]
   pool: work_queue.Pool
   design: work_queue.Design
-  scores: Mapping[str, Mapping[str, Sequence[float]]] = dataclasses.field(
-    default_factory=dict
-  )
+  scores: Scores = dataclasses.field(default_factory=dict)
   secret: str = ""
   hold_hours: float = math.inf
+  news: Callable[[], tuple[work_queue.Pool, Scores] | None] = lambda: None
 
 
 class Desk:
@@ -134,8 +137,11 @@ class Desk:
     Args:
       annotator: The person.
     """
-    work = self._work
     with self._changing:
+      if (news := self._work.news()) is not None:
+        pool, scores = news
+        self._work = dataclasses.replace(self._work, pool=pool, scores=scores)
+      work = self._work
       found = work_queue.next_item(
         *(work.design, work.pool, self._given, self._ended, annotator),
         [x for x in work.pool.ranked if x in self._disputed],

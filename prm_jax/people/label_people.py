@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import logging
-import math
 import pathlib
 import re
 import sys
-from typing import Literal, TYPE_CHECKING
+from typing import TYPE_CHECKING
 import urllib.parse
 
 from prm_jax import errors
@@ -18,17 +17,20 @@ from prm_jax.jobs import job_inputs
 from prm_jax.jobs import report
 from prm_jax.jobs import step_scores
 from prm_jax.people import judgements
+from prm_jax.people import model_order
 from prm_jax.people import work_queue
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.runtime import verbs
 
 if TYPE_CHECKING:
+  from prm_jax.people import desk as desk_lib
   from prm_jax.people import people_folder
 
 _logger = logging.getLogger(__name__)
 
-Order = Literal["convincing", "uncertain", "file"]
+# A model scores one solution, whose steps are all known.
+_SCORED = ("first_error", "per_step")
 # The name of a person who works alone.
 _ALONE = "me"
 _NAME = re.compile(r"[^\W\d_][\w @.-]*")
@@ -86,23 +88,21 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       until it is given to another, too.
     order: Which come first, of those that aren't drawn at random: convincing
       (by the model's score, wrong answers first), uncertain (scores near 0.5)
-      or file (default: convincing if there are scores, else file).
+      or file; without scores, which people_round may write later, it is file.
 
   Example:
     prm-jax label people --input=samples.jsonl --output=labels
   """
 
   task: judgements.Task = "first_error"
-  order: Order | None = None
+  order: model_order.Order = "convincing"
   hold_hours: verbs.Positive = 24.0
 
   compiles = True
 
   def _faults(self) -> Iterator[str]:
     yield from super()._faults()
-    if self.order not in (None, "file") and not self._has_scores:
-      yield f"`order={self.order}`: give `checkpoint` or `scores`"
-    if self._has_scores and self.task not in ("first_error", "per_step"):
+    if self._has_scores and self.task not in _SCORED:
       yield f"`task={self.task}`: no model scores it; leave out the scores"
     if self.adjudicate and self.task not in ("first_error", "per_step"):
       yield f"`adjudicate=True`: the task {self.task} has no such rule"
@@ -142,37 +142,10 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
   ) -> None:
     """Serves the page of a folder until SIGINT or SIGTERM."""
     from prm_jax.people import desk as desk_lib
-    from prm_jax.people import people_folder
     from prm_jax.people import people_server
     from prm_jax.runtime import listening
 
-    pool = folder.pool()
-    items = people_folder.items_of(self.task, pool)
-    unused = len(pool) - sum(len(x.solutions) for x in items)
-    if unused:
-      _logger.info(
-        f"{job.output}: {unused:,} solutions make no item: they have no steps, or"
-        " no other one to be compared with"
-      )
-    golden = people_folder.items_of(self.task, folder.gold())
-    scores = self._scored(items)
-    shown = scores
-    if golden:
-      # Gold without scores would be known by that; a file may have none of it.
-      shown = {}
-      if self.checkpoint is not None:
-        shown = {**scores, **self._scored(golden)}
-    work = desk_lib.Work(
-      self.task,
-      {x.id: x for x in (*items, *golden)},
-      work_queue.Pool(
-        [x.id for x in self._ordered(items, scores)], [x.id for x in golden]
-      ),
-      folder.design,
-      {k: {"model": x.scores} for k, x in shown.items()},
-      folder.secret,
-      self.hold_hours,
-    )
+    work = self._work(folder)
     keys = folder.keys(names)
     desk = desk_lib.Desk(work, folder.store(), keys)
     server = people_server.PeopleServer(
@@ -181,13 +154,59 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
     links = folder.write_links(server.url, keys)
 
     def ready() -> None:
-      _logger.info(f"{job.output}: {len(items):,} items, {len(golden):,} gold")
+      pool, gold = len(work.pool.ranked), len(work.pool.gold)
+      _logger.info(f"{job.output}: {pool:,} items, {gold:,} gold")
       _logger.info(f"links: {links}; Ctrl-C ends the command")
       if len(keys) == 1 and sys.stdout.isatty():
         # Not into a file that keeps what was printed.
         _logger.info(f"{server.url}#key={next(iter(keys))}")
 
     listening.run(server, ready)
+
+  def _work(self, folder: people_folder.Folder) -> desk_lib.Work:
+    """Returns the work of a folder, by scores that a round may replace."""
+    from prm_jax.people import desk as desk_lib
+    from prm_jax.people import people_folder
+
+    pool = folder.pool()
+    items = people_folder.items_of(self.task, pool)
+    unused = len(pool) - sum(len(x.solutions) for x in items)
+    if unused:
+      _logger.info(
+        f"{folder.path}: {unused:,} solutions make no item: they have no steps,"
+        " or no other one to be compared with"
+      )
+    golden = people_folder.items_of(self.task, folder.gold())
+    everything = (*items, *golden)
+    path = folder.path / people_folder.SCORES
+    anew = model_order.ScoresFile(
+      path, everything, _logger.error, is_known=self._has_scores
+    )
+
+    def ranked(scores, shown):
+      first = model_order.ordered(items, scores, self.order)
+      pool = work_queue.Pool([x.id for x in first], [x.id for x in golden])
+      return pool, {k: {"model": x.scores} for k, x in shown.items()}
+
+    def news():
+      found = anew.news() if self.task in _SCORED else None
+      if found is None:
+        return None
+      _logger.info(f"{path}: gives the order and the scores from now on")
+      return ranked(found, found)
+
+    scores = self._scored(items)
+    shown = scores
+    if golden:
+      # Gold without scores would be known by that; a file may have none of it.
+      shown = {}
+      if self.checkpoint is not None:
+        shown = {**scores, **self._scored(golden)}
+    ranks, told = ranked(scores, shown)
+    return desk_lib.Work(
+      *(self.task, {x.id: x for x in everything}, ranks, folder.design),
+      *(told, folder.secret, self.hold_hours, news),
+    )
 
   def _scored(
     self, items: Sequence[judgements.Item]
@@ -198,23 +217,6 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       return {}
     rows = self.step_scores(solutions).rows
     return {s.id: row for s, row in zip(solutions, rows, strict=True)}
-
-  def _ordered(
-    self,
-    items: Sequence[judgements.Item],
-    scores: Mapping[str, schema.StepScores],
-  ) -> list[judgements.Item]:
-    """Returns the items, the most wanted first; equal ones by the file."""
-    order = self.order or ("convincing" if scores else "file")
-
-    def wanted(item: judgements.Item) -> tuple[bool, float]:
-      row = scores.get(item.id)
-      least = min(row.scores, default=0.0) if row is not None else -math.inf
-      if order == "convincing":
-        return item.solutions[0].outcome is not False, -least
-      return False, abs(least - schema.THRESHOLD)
-
-    return [*items] if order == "file" else sorted(items, key=wanted)
 
 
 def _names(path: files.PathLike | None) -> list[str]:

@@ -4,6 +4,7 @@ work.json        what is asked, and how it is shared
 solutions.jsonl  the pool; it may grow
 gold.jsonl       solutions with known ratings, hidden among the others
 judgements.db    what people said; see judgement_store
+scores.jsonl     what the model of the last round says of pool and gold
 links.txt        each person's link, which has a key in it
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import hashlib
 import os
 import pathlib
 import secrets
@@ -28,7 +30,7 @@ from prm_jax.records import jsonl
 from prm_jax.runtime import files
 from prm_jax.runtime import locks
 
-JUDGEMENTS = "judgements.db"
+JUDGEMENTS, SCORES = "judgements.db", "scores.jsonl"
 _WORK, _POOL, _GOLD, _LINKS = (
   *("work.json", "solutions.jsonl", "gold.jsonl", "links.txt"),
 )
@@ -87,6 +89,11 @@ class Folder:
       x: work[x] for x in work_queue.Design.__dataclass_fields__ if x in work
     }
     self.design = work_queue.Design(**known)
+
+  @property
+  def fingerprint(self) -> str:
+    """What tells the folder from others, and stays while it grows."""
+    return hashlib.sha256(self.secret.encode()).hexdigest()[:16]
 
   def items(self) -> list[judgements.Item]:
     """Returns the items of the pool, in the order of the file."""
@@ -226,7 +233,9 @@ def begin(
   files.write_json(folder / _WORK, work | dict(secret=secret))
   jsonl.write_solutions(folder / _POOL, solutions)
   jsonl.write_solutions(folder / _GOLD, gold)
-  return Folder(folder)
+  begun = Folder(folder)
+  begun.store().close()  # is read before anybody has judged
+  return begun
 
 
 def _changes(
@@ -274,8 +283,10 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
       " no ratings of steps"
     )
   gold = {s.id for s in folder.gold()}
+  judged = [*folder.states()]
+  # Read later: while people work, each item was given before it was judged.
   given = folder.given_for()
-  for item, state, said in folder.states():
+  for item, state, said in judged:
     if item.id in gold:
       continue
     yield from judged_solutions.solutions(

@@ -51,6 +51,10 @@ COMMANDS = {
   ),
   ("label people_report", "output"): (["--input=stored"], ["stored"]),
   ("label people_report", "preferences"): (["--input=stored"], ["stored"]),
+  ("label people_round", "output"): (
+    ["--input=stored", "--config=config.py"],
+    ["stored"],
+  ),
   **{
     (f"search {name}", "output"): (
       [*SEARCH, *(f"--{option}=b.jsonl" for option in reads)],

@@ -197,3 +197,85 @@ def test_settings_share_the_points_that_are_the_same(load):
   assert module.name_of("apart", 100) == "apart_100"
   # Five sizes of five ways, but the first of two ways is one point.
   assert len(module.NAMES) == 5 * 5 - 1 == len({*module.NAMES})
+
+
+# --- labelling_rounds -------------------------------------------------------
+
+
+def _judged_pool(num):
+  random = np.random.default_rng(5)
+  task = arithmetic.Task()
+  return [
+    arithmetic.judge(arithmetic.solve(p, random, task))
+    for p in arithmetic.problems(num, "train", task, random)
+  ]
+
+
+def test_the_person_errs_as_often_as_the_experiment_says(load):
+  module = load("labelling_rounds")
+  pool = _judged_pool(1_500)
+  way = module.Way("file", pool, 0)
+  wrong = 0
+  for item in way.items:
+    rated = module.judged(item, 0)
+    assert rated == module.judged(item, 0)
+    said = schema.first_error([x != -1 for x in rated.ratings])
+    wrong += said != schema.first_error(item.solutions[0].labels)
+  assert abs(wrong / len(pool) - module.NOISE) < 0.01
+
+
+def test_a_round_costs_as_many_steps_by_any_order(load):
+  module = load("labelling_rounds")
+  pool = _judged_pool(400)
+  # The longer a solution, the surer is the model: a wrong one is convincing.
+  score = [
+    schema.StepScores((1 - 1 / len(s.steps),) * len(s.steps)) for s in pool
+  ]
+  of = dict(zip((s.id for s in pool), score))
+  ways = {
+    name: module.Way(order, pool, 0) for name, order in module.ORDERS.items()
+  }
+  for number in (1, 2):
+    for way in ways.values():
+      way.work(number * 100)
+      steps = module.num_judged(way.labelled)
+      assert number * 100 <= steps < number * 100 + 8
+      way.rank(lambda given: [of[s.id] for s in given])
+    ids = {name: [s.id for s in way.labelled] for name, way in ways.items()}
+    assert all(len(x) == len({*x}) for x in ids.values())
+    if number == 1:
+      assert ids["random"] == ids["convincing"] == ids["uncertain"]
+      first = len(ids["random"])
+  items = [x.item for x in ways["random"].given]
+  assert items == [x.id for x in ways["random"].items][: len(items)]
+  by_id = {s.id: s for s in pool}
+  chosen = [by_id[x.item] for x in ways["convincing"].given[first:]]
+  assert chosen and not any(s.outcome for s in chosen)
+  assert [len(s.steps) for s in chosen] == sorted(
+    (len(s.steps) for s in chosen), reverse=True
+  )
+
+
+def test_a_factor_by_its_own_sizes_is_that_of_the_sizes(load):
+  """The same curve at half of the labels, whatever the sizes' names."""
+  module = load("labelling_active")
+  picks = np.linspace(0.1, 0.9, 5)[None, None, :, None].repeat(2, 1)
+  sizes = [100.0, 200.0, 300.0, 400.0, 500.0]
+  value, (low, high), undefined = module.of_picks(
+    picks, sizes, [x / 2 for x in sizes]
+  )
+  np.testing.assert_allclose([value, low, high], 2)
+  assert undefined == 0
+
+
+@pytest.mark.parametrize(
+  "found, verdict",
+  [
+    ((1.4, (1.1, 1.9), 0), "saves labels"),
+    ((0.7, (0.5, 0.9), 50), "costs labels"),
+    ((1.4, (0.9, 1.9), 0), "saves none that we can see"),
+    ((1.4, (1.1, 1.9), 51), "undecided"),
+  ],
+)
+def test_the_verdict_is_by_the_interval(load, found, verdict):
+  assert load("labelling_rounds").verdict(found) == verdict

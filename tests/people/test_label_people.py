@@ -24,10 +24,12 @@ from prm_jax.datasets.formats import prm800k
 from prm_jax.people import desk as desk_lib
 from prm_jax.people import judgements
 from prm_jax.people import label_people
+from prm_jax.people import model_order
 from prm_jax.people import people_folder
 from prm_jax.people import work_queue
 from prm_jax.records import jsonl
 from prm_jax.records import sources
+from prm_jax.runtime import files
 
 RATE = dict(kind="rate", step=0, alternative=0, rating=1)
 DESIGN = work_queue.Design(gold_share=0, random_share=0, overlap_share=0)
@@ -624,9 +626,18 @@ def test_wrong_names_are_refused_in_one_line(tmp_path, capsys, names, why):
   assert not (tmp_path / "l").exists()
 
 
-def test_an_order_by_a_model_needs_one():
-  with pytest.raises(errors.InputError, match="give `checkpoint` or `scores`"):
-    prm_jax.LabelPeople(order="uncertain")
+def test_an_order_by_a_model_waits_for_one(tmp_path):
+  folder = people_folder.begin(
+    tmp_path / "labels", "per_step", DESIGN, pool(*"abc"), []
+  )
+  work = prm_jax.LabelPeople(task="per_step", order="uncertain")._work(folder)
+  assert work.pool.ranked == ["a", "b", "c"] and work.news() is None
+  scores = dict(a=0.9, b=0.4, c=0.8)
+  rows = [dict(id=x, step_scores=[p] * 3) for x, p in scores.items()]
+  files.write_records(folder.path / people_folder.SCORES, rows)
+  ranked, shown = work.news()
+  assert ranked.ranked == ["b", "c", "a"]
+  assert shown["a"] == {"model": (0.9, 0.9, 0.9)} and work.news() is None
 
 
 def test_only_ratings_of_steps_are_decided_between():
@@ -645,12 +656,12 @@ def test_the_order_of_the_pool_is_the_models():
   scores = {k: prm_jax.StepScores(tuple(x)) for k, (_, x) in rows.items()}
 
   def order(name):
-    verb = prm_jax.LabelPeople(order=name, scores="s.jsonl")
-    return "".join(x.id for x in verb._ordered(items, scores))
+    return "".join(x.id for x in model_order.ordered(items, scores, name))
 
   assert order("convincing") == "cbad"
   assert order("uncertain") == "dbca"
   assert order("file") == "abcd"
+  assert model_order.ordered(items, {}, "convincing") == items
 
 
 def test_a_body_that_nobody_reads_is_refused_and_the_line_closed(tmp_path):
