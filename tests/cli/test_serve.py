@@ -70,6 +70,7 @@ def no_server(monkeypatch):
     (["--checkpoint={prm}", "--port=99999"], "can't listen"),
     (["--checkpoint={prm}", "--key_variable=NO_KEY"], "holds no key"),
     (["--checkpoint={prm}", "--key_variable=HALF_KEY"], "an empty one"),
+    (["--checkpoint={prm}", "--key_variable=LATIN_KEY"], "signs of ASCII"),
     (["--checkpoint=http://127.0.0.1:9/v1"], "give it a name"),
     (["--checkpoint=a=b.py"], "which function of it"),
     (["--checkpoint={prm},nothing.py:f"], "nothing.py"),
@@ -95,6 +96,7 @@ def test_what_cant_be_served_is_refused_in_one_line(
   folder, no_server, monkeypatch, capsys, options, words
 ):
   monkeypatch.setenv("HALF_KEY", "a,,b")
+  monkeypatch.setenv("LATIN_KEY", "secret,s\u00e9cret1")
   monkeypatch.delenv("NO_KEY", raising=False)
   places = dict(
     policy=folder / "policy", prm=folder / "prm", lines=_cut_by_line(folder)
