@@ -178,6 +178,22 @@ def test_a_segmenter_is_of_the_fingerprint_and_of_later_saves(folder):
   assert again.fingerprint == said.fingerprint
 
 
+@pytest.mark.parametrize("aggregate", ["min", "last"])
+def test_an_aggregate_of_steps_that_arent_judged_is_warned_of(
+  folder, tmp_path, caplog, aggregate
+):
+  shutil.copytree(folder / "prm", tmp_path / "orm")
+  described = model_json.read_description(tmp_path / "orm")
+  described = dataclasses.replace(
+    described, judged="last", aggregate=aggregate
+  )
+  model_json.write_description(tmp_path / "orm", described)
+  small = server_limits.Limits(max_tokens=64, max_batch_tokens=64)
+  assert models.load(tmp_path / "orm", small).aggregate == aggregate
+  warned = "min, reads steps that it isn't trained to judge" in caplog.text
+  assert warned == (aggregate == "min")
+
+
 def test_a_name_ends_before_what_it_names(tmp_path, monkeypatch):
   """Folders and addresses may hold a "=", and names a "/"."""
   monkeypatch.chdir(tmp_path)
