@@ -184,9 +184,7 @@ def test_an_aggregate_of_steps_that_arent_judged_is_warned_of(
 ):
   shutil.copytree(folder / "prm", tmp_path / "orm")
   described = model_json.read_description(tmp_path / "orm")
-  described = dataclasses.replace(
-    described, judged="last", aggregate=aggregate
-  )
+  described = dataclasses.replace(described, judged="last", aggregate=aggregate)
   model_json.write_description(tmp_path / "orm", described)
   small = server_limits.Limits(max_tokens=64, max_batch_tokens=64)
   assert models.load(tmp_path / "orm", small).aggregate == aggregate

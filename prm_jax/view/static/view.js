@@ -34,13 +34,23 @@
     } catch (e) {
       page.replaceChildren(el("p", { class: "alert", role: "alert" }, prm.visible(e.message)), link("to the first page", "#"));
     }
-    if (!isFirst || focus) {
+    const { y, row } = history.state || {};
+    if (y !== undefined) {
+      (page.querySelector(`a[data-row="${row}"]`) || page).focus({ preventScroll: true });
+      window.scrollTo(0, y);
+    } else if (!isFirst || focus) {
       (focus || page).focus({ preventScroll: true });
       if (focus) focus.scrollIntoView({ block: "center" });
       else window.scrollTo(0, 0);
     }
     isFirst = false;
   }
+
+  // Where one was on a page that one leaves, so that Back leads there.
+  document.addEventListener("click", (event) => {
+    const left = event.target.closest("a[href^='#']");
+    if (left) history.replaceState({ y: window.scrollY, row: left.dataset.row }, "");
+  }, true);
 
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
