@@ -234,7 +234,7 @@ const prm = (() => {
       if (extra) chips.append(extra(i));
       // For eyes alone: the scores above say it, too.
       const detail = element("p", { class: "detail", "aria-hidden": "true" });
-      detail.append(models.map((model) => said(model, i)).join(" \u00b7 ")
+      detail.append(`Step ${i + 1}: ${models.map((model) => said(model, i)).join(" \u00b7 ")}`
         + (i === first ? " \u00b7 the first doubted step" : ""));
       if (!models.length) detail.hidden = true;
       row.append(number, text(element("div"), step), chips, detail);
