@@ -278,7 +278,7 @@ def test_a_picture_rounds_as_tables_do_and_says_if_nothing_is_known(
   assert "No value is known" in page.evaluate(drawn, panel)
 
 
-def test_back_leads_to_where_one_was_in_the_table(opened, url):
+def test_back_and_escape_lead_to_where_one_was_in_the_table(opened, url):
   page = opened(f"{url}#samples")
   page.set_viewport_size(dict(width=1280, height=250))
   last = page.locator("a[data-row]").last
@@ -288,9 +288,12 @@ def test_back_leads_to_where_one_was_in_the_table(opened, url):
   last.click()
   page.wait_for_selector(".step")
   assert page.evaluate("scrollY") == 0
-  page.go_back()
-  page.wait_for_selector("a[data-row]")
-  pages.until(page, f"scrollY === {was}")
-  assert page.evaluate("document.activeElement.dataset.row") == (
-    page.locator("a[data-row]").last.get_attribute("data-row")
-  )
+  for leave in (page.go_back, lambda: page.keyboard.press("Escape")):
+    leave()
+    page.wait_for_selector("a[data-row]")
+    pages.until(page, f"scrollY === {was}")
+    assert page.evaluate("document.activeElement.dataset.row") == (
+      page.locator("a[data-row]").last.get_attribute("data-row")
+    )
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".step")

@@ -14,6 +14,8 @@
   };
   const ONE = { sample: ["samples", view.samples.one], search: ["searches", view.searches.one] };
   let isFirst = true;
+  const left = {}; // Where one was on each page that one left, by its address.
+  let isUp = false;
 
   async function show() {
     const at = place();
@@ -34,7 +36,8 @@
     } catch (e) {
       page.replaceChildren(el("p", { class: "alert", role: "alert" }, prm.visible(e.message)), link("to the first page", "#"));
     }
-    const { y, row } = history.state || {};
+    const { y, row } = history.state || (isUp && left[location.hash]) || {};
+    isUp = false;
     if (y !== undefined) {
       (page.querySelector(`a[data-row="${row}"]`) || page).focus({ preventScroll: true });
       window.scrollTo(0, y);
@@ -46,10 +49,13 @@
     isFirst = false;
   }
 
-  // Where one was on a page that one leaves, so that Back leads there.
+  // Where one was on a page that one leaves, so that Back and Escape lead there.
   document.addEventListener("click", (event) => {
-    const left = event.target.closest("a[href^='#']");
-    if (left) history.replaceState({ y: window.scrollY, row: left.dataset.row }, "");
+    const to = event.target.closest("a[href^='#']");
+    if (!to) return;
+    left[location.hash] = { y: window.scrollY, row: to.dataset.row };
+    history.replaceState(left[location.hash], "");
+    isUp = to.id === "up";
   }, true);
 
   document.addEventListener("keydown", (event) => {
