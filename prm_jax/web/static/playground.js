@@ -99,10 +99,11 @@
       ({ data } = await ask("/v1/models"));
     } catch (error) {
       fail(error);
-      find("error").append(" ", element("button", {
+      const again = element("button", {
         type: "button",
         onclick: async () => { if (await loadModels()) find("problem").focus(); },
-      }, "Try again"));
+      }, "Try again");
+      if (error.status !== 401) find("error").append(" ", again);
       return false;
     }
     if (served.length) return true;
