@@ -85,7 +85,7 @@ def points_of_seed(
         ).score(samples)
         for name in MODELS
       }
-      aggregates = {n: config.runs[n].aggregate for n in MODELS}
+      aggregates = dict.fromkeys(MODELS, config.aggregate)
       scores = comparison.solution_scores(step_scores, aggregates, samples)
       ranking = comparison.rankings(step_scores, aggregates, scores)
       results, _ = comparison.evaluate(

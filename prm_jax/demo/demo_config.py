@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 import dataclasses
 
 from prm_jax import errors
+from prm_jax import voting
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.runtime import checks
 from prm_jax.testbed import arithmetic
@@ -19,7 +20,8 @@ class DemoConfig:
   train_samples solutions are drawn of each training problem, as many at each
   of train_temperatures; the first monte_carlo_solutions of them are labelled
   by rollouts too, completions of each prefix. Rollouts and test samples have
-  one temperature. All samples are drawn from the top_p nucleus.
+  one temperature. All samples are drawn from the top_p nucleus. The comparison
+  ranks them by the `aggregate` of each model's step scores.
   """
 
   task: arithmetic.Task
@@ -37,6 +39,7 @@ class DemoConfig:
   test_problems: int
   num_samples: int
   max_new_tokens: int
+  aggregate: str
   runs: Mapping[str, train_config.TrainConfig]
 
   def __post_init__(self):
@@ -49,6 +52,7 @@ class DemoConfig:
     tests = ("test_problems", "num_samples", "max_new_tokens")
     checks.check_counts(self, ("vocabulary", *problems, *solutions, *tests))
     checks.check_choice("test_split", self.test_split, arithmetic.SPLITS)
+    checks.check_choice("aggregate", self.aggregate, voting.AGGREGATES)
     if not self.train_temperatures:
       yield "train_temperatures is empty; give one or more"
     for temperature in (self.temperature, *self.train_temperatures):

@@ -335,7 +335,7 @@ def run(
   with phase("score"):
     samples = [s for row in rows for s in row]
     step_scores = score_all(scorers, samples)
-    aggregates = {n: config.runs[n].aggregate for n in REWARD_MODELS}
+    aggregates = dict.fromkeys(REWARD_MODELS, config.aggregate)
     scores = comparison.solution_scores(step_scores, aggregates, samples)
     ranking = comparison.rankings(step_scores, aggregates, scores)
   with phase("evaluate"):

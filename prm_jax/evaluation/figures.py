@@ -18,7 +18,7 @@ class Line:
     x: The place of each point.
     y: Its value; NaN where there is none.
     low: The lower end of each value's interval, NaN where it isn't known; empty
-      if none is. If all are known, a line has a band, and else whiskers.
+      if none is. If those of all values are, a line has a band, else whiskers.
     high: The upper end.
     is_joined: Whether a line goes through the points.
   """

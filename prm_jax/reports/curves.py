@@ -50,27 +50,28 @@ def bin_size(num: int, most: int) -> int:
   return max(1, math.ceil(num / most))
 
 
-def bins(pairs: Pairs, size: int = 1) -> list[Point]:
+def bins(pairs: Pairs, size: int = 1, *, has_gaps: bool = False) -> list[Point]:
   """Returns a point for each `size` successive pairs of x and y.
 
-  What isn't known, None or not finite, is in no mean; a bin of nothing else is
-  left out.
+  What isn't known, None or not finite, is in no mean.
 
   Args:
     pairs: The pairs.
     size: How many make one point.
+    has_gaps: Whether a bin of which only x is known is a point of NaN, a gap of
+      the line; else it is left out.
   """
   points = []
   for i in range(0, len(pairs), size):
-    known = [
-      (x, y)
-      for x, y in pairs[i : i + size]
-      if x is not None and y is not None
-      if abs(x) < _MOST and abs(y) < _MOST
+    placed = [
+      (x, y) for x, y in pairs[i : i + size] if x is not None and abs(x) < _MOST
     ]
+    known = [(x, y) for x, y in placed if y is not None and abs(y) < _MOST]
     if known:
       xs, ys = zip(*known)
       points.append(point(sum(xs) / len(xs), ys))
+    elif placed and has_gaps:
+      points.append(Point(placed[0][0], math.nan, math.nan, math.nan))
   return points
 
 
@@ -82,9 +83,9 @@ def lines(label: str, points: Sequence[Point]) -> list[figures.Line]:
     points: The points.
 
   Returns:
-    One line; none without points.
+    One line; none without points, or with gaps alone.
   """
-  if not points:
+  if all(math.isnan(x.mean) for x in points):
     return []
   x, mean, low, high = zip(*points)
   ends = (low, high) if low != high else ()

@@ -268,8 +268,8 @@ def _tiles(train, evals) -> list[result_page.Tile]:
 def _lines(records, name, label) -> list[figures.Line]:
   """Returns the line of a metric, if anything of it is known."""
   size = curves.bin_size(len(records), rl_metrics.MAX_POINTS)
-  pairs = [(r.get("step"), r.get(name)) for r in records]
-  return curves.lines(label, curves.bins(pairs, size))
+  pairs = [(r.get("step"), r[name]) for r in records if name in r]
+  return curves.lines(label, curves.bins(pairs, size, has_gaps=True))
 
 
 def _together(records, names, y_label, alarms=()) -> figures.Panel:

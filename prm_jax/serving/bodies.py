@@ -92,7 +92,8 @@ class Bodies:
           body += chunk
           if len(body) > most:
             raise refusals.too_large(
-              f"more than {most:,} bytes; send fewer items in a request"
+              f"the request has more than {most:,} bytes; shorten its texts, or"
+              " send fewer items at once"
             )
     except TimeoutError:
       raise refusals.RefusedError(

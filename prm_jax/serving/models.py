@@ -7,12 +7,14 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 import math
 import pathlib
 from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.models import kinds
 from prm_jax.models import model_config
@@ -28,6 +30,7 @@ from prm_jax.text import segmenters
 # A token has that many characters at most: in the published vocabularies the
 # longest are 128 spaces.
 _TOKEN_CHARS = 128
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,6 +355,13 @@ def load(
     raise errors.InputError(f"{folder}: give the checkpoint folder of a model")
   scorer = in_batches(loaded.scorer, limits)
   identity = dict(loaded.identity, compute_dtype=scorer.config.compute_dtype)
+  judged = scorer.judged or kinds.KINDS[scorer.program].judged
+  if judged == "last" and scorer.aggregate != "last":
+    _logger.warning(
+      f"warning: {folder}: the aggregate of its {model_json.DESCRIPTION},"
+      f" {scorer.aggregate}, reads steps that it isn't trained to judge (all but"
+      " the last); write last there, or ask for it in requests"
+    )
   if segmenter is not None and scorer.segmenter is None:
     scorer = scorer.cut_by(segmenter)
     identity["segmenter"] = segmenters.record_of(segmenter)

@@ -218,4 +218,10 @@ def _keys(variable: str | None) -> list[str]:
       f"`key_variable={variable}`: the environment variable holds no key, or an"
       " empty one; set it to a key, or to several with commas between them"
     )
+  if not all(key.isascii() and key.isprintable() for key in keys):
+    # Clients write other letters into a header each in their own way.
+    raise errors.InputError(
+      f"`key_variable={variable}`: a key has a character that no header can send"
+      " alike; set it to letters, digits and signs of ASCII"
+    )
   return keys

@@ -159,6 +159,11 @@ def warn(config: TrainConfig) -> None:
       " error, from which this model doesn't learn; use min or product, or set"
       " objective.labels.after_first_error='bad' (docs/prm.md)"
     )
+  if config.objective.judged == "last" and config.aggregate != "last":
+    _logger.warning(
+      f"warning: aggregate={config.aggregate!r} reads the steps before the last,"
+      " from which this model doesn't learn; use last (docs/evaluation.md)"
+    )
   name = encoding_records.config_name(config.encoding.template)
   is_mlp = (
     config.model.get("step_head") == "mlp" and "step" in config.kind.heads

@@ -321,6 +321,10 @@ def of_records(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   defaults |= dict(eval_rows=256, aggregate="product", mesh=(-1, 1, 1))
   for name in ("tokenizer", "encoding", "objective"):
     defaults[name] = ml_collections.ConfigDict()
+  kind = kinds.KINDS.get(str(config.get("program")))
+  target = config.get("objective", {}).get("outcome_target")
+  if (kind and kind.judged == "last") or target == "last_step":
+    defaults["aggregate"] = "last"
   for name, value in defaults.items():
     if name not in config:
       config[name] = value

@@ -80,10 +80,10 @@ def _metrics(records: Sequence[Mapping[str, Any]]) -> list[figures.Panel]:
       pairs = [
         (record.get("step"), record[name])
         for record in records
-        if str(record.get("kind")) == kind and record.get(name) is not None
+        if str(record.get("kind")) == kind and name in record
       ]
       size = curves.bin_size(len(pairs), MAX_POINTS)
-      lines += curves.lines(kind, curves.bins(pairs, size))
+      lines += curves.lines(kind, curves.bins(pairs, size, has_gaps=True))
     panels.append(figures.Panel(name, "step", "", lines, is_share=False))
   return panels
 
@@ -105,7 +105,10 @@ def of_evaluation(evaluation: results_lib.Evaluation) -> result_page.Page:
   kind = _mapping(run.get("evaluated")).get("kind")
   every, made = result_page.flat(numbers), result_page.made(run)
   try:
-    if kind == demo_page.KIND:
+    if not numbers or results.get("n") == []:
+      lead = "They hold no result: nothing was evaluated."
+      page = result_page.Page(lead=lead, sections=[made])
+    elif kind == demo_page.KIND:
       page = demo_page.page(results)
     elif kind in views.OF_KIND:
       shown = _section(evaluation, views.OF_KIND[kind])

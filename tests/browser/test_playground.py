@@ -4,6 +4,7 @@ Its models are functions, whose scores follow from words, so that what the page
 must show is known.
 """
 
+import base64
 import contextlib
 import json
 import re
@@ -173,6 +174,27 @@ def test_by_keyboard_a_person_scores_a_text_and_changes_a_step(opened, url):
   assert chips_of(page, 1) == ["0.970"]
   assert page.evaluate("document.activeElement.className").startswith("step")
   assert steps_of(page)[1] == "12 - 5 = 7."
+  # A click after it lands, as nothing moves when a step loses the focus.
+  page.locator("#link").click()
+  assert page.inner_text("#copied")
+  # What is at the left counts: its problem, unless its solution was changed.
+  page.fill("#problem", "Another problem.")
+  page.locator(".step").nth(1).focus()
+  page.keyboard.press("Enter")
+  page.keyboard.press("Control+A")
+  page.keyboard.insert_text("wrong again")
+  page.fill("#step-list li:first-child textarea", "Mine.")
+  page.locator(".step textarea").press("Control+Enter")
+  assert "press Score" in box(page)
+  assert page.input_value(".step textarea") == "wrong again"
+  page.fill("#step-list li:first-child textarea", STEPS[0])
+  page.locator(".step textarea").press("Control+Enter")
+  pages.until(
+    page, "document.querySelector('#verdict').textContent.includes('step: 2')"
+  )
+  assert page.inner_text("#shown-problem") == "Another problem."
+  assert chips_of(page, 2) == ["0.020"]
+  assert page.input_value("#step-list li:first-child textarea") == STEPS[0]
 
 
 def test_a_change_that_is_left_changes_nothing(opened, url):
@@ -252,7 +274,11 @@ def test_turns_of_a_conversation_are_scored_where_a_model_reads_them(
   opened, url
 ):
   with serving(source("judge", lenient, "judge")) as address:
-    page = ready(opened(address))
+    turns = dict(messages=[dict(role="user", content="2 + 2?")])
+    link = base64.urlsafe_b64encode(json.dumps(turns).encode()).decode()
+    page = ready(opened(f"{address}#{link.rstrip('=')}"))
+    assert "no model of this server reads turns" in box(page)
+    assert page.is_visible("#text")
     assert not page.is_visible("input[value=messages]")
   page = ready(opened(url))
   page.check("input[value=messages]")
@@ -293,6 +319,7 @@ def test_formulas_are_drawn_and_amounts_are_not(opened, url):
   shown = (
     *("It costs $5 and $6.", "So $x^2$ and \\(y\\).", "\\[z\\] and $$w$$."),
     *("A broken $\\frac{1$ and $\\nosuch{x}$", "\\$3 isn't, $4$ is."),
+    "As written: \\(\\nosuch\\), \\[\\nosuch\\], $$\\nosuch$$.",
   )
   write(page, text="\n\n".join(shown))
   scored(page)
@@ -301,6 +328,7 @@ def test_formulas_are_drawn_and_amounts_are_not(opened, url):
   ]
   assert drawn == [0, 2, 2, 0, 1]
   assert "$\\nosuch{x}$" in page.locator(".step").nth(3).inner_text()
+  assert page.locator(".step > .text").nth(5).inner_text() == shown[5]
   assert page.locator("#shown-problem .katex").count() == 1
 
 
@@ -323,27 +351,61 @@ def test_a_link_holds_the_input_where_no_server_sees_it(opened, url_of_two):
   assert checked == [False, True]
   scored(again)
   assert steps_of(again) == steps_of(page)
+  # The address follows what is written since, also that no model is ticked.
+  again.fill("#problem", "Later.")
+  again.locator("input[name=model]").last.uncheck()
+  of_both = again.url
+  pages.until(again, f"location.href !== {json.dumps(of_both)}")
+  again.wait_for_timeout(300)
+  again.reload()
+  ready(again)
+  assert again.input_value("#problem") == "Later."
+  assert again.locator("input[name=model]:checked").count() == 0
+  again.locator("input[name=model]").first.check()
+  again.fill("#text", "x" * 60_000)
+  scored(again)
+  again.click("#link")
+  assert "browsers take 64,000" in again.inner_text("#copied")
+  assert "#" not in again.url
   broken = ready(opened(f"{url_of_two}#not_a_link"))
   assert "link's input can't be read" in box(broken)
 
 
-def test_the_same_request_is_there_for_curl_and_for_python(opened, url):
-  page = ready(opened(url))
+def test_the_same_request_is_there_for_curl_and_for_python(opened, url_of_two):
+  page = ready(opened(url_of_two))
   hostile = f'it\'s $HOME `ls` "quoted" \\ {chr(0x2028)} \U0001d7da wrong'
   page.fill("#problem", PROBLEM)
   page.fill("#text", f"{TEXT}\n\n{hostile}")
   scored(page)
-  shown = [float(chips_of(page, i)[0]) for i in range(1, 5)]
-  command = page.text_content("#curl")
-  body = re.search(r"<<'JSON'\n(.*)\nJSON$", command)[1]
-  asked = urllib.request.Request(
-    re.match(r"curl (\S+)", command)[1],
-    body.encode(),
-    {"Content-Type": "application/json"},
+  chips = [map(float, chips_of(page, i)) for i in range(1, 5)]
+  shown, others = ([*map(float, x)] for x in zip(*chips))
+  commands = page.text_content("#curl").split("\n\n")
+  replies = []
+  for command in commands:
+    body = re.search(r"<<'JSON'\n(.*)\nJSON$", command)[1]
+    asked = urllib.request.Request(
+      re.match(r"curl (\S+)", command)[1],
+      body.encode(),
+      {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(asked) as reply:
+      (entry,) = json.load(reply)["data"]
+    replies.append(entry["step_scores"])
+  assert replies == [shown, others]
+  rows = []
+  exec(
+    page.text_content("#python"), dict(print=lambda *told: rows.append(told))
   )
-  with urllib.request.urlopen(asked) as reply:
-    (entry,) = json.load(reply)["data"]
-  assert entry["step_scores"] == shown
+  assert [(name, [*x.scores]) for name, x in rows] == [
+    *(("strict", shown), ("lenient", others))
+  ]
+  # One model alone.
+  page.locator("input[name=model]").last.uncheck()
+  page.keyboard.press("Control+Enter")
+  pages.until(
+    page, "!document.querySelector('#python').textContent.includes('for model')"
+  )
+  page.wait_for_selector("#share:not([hidden])")
   code = page.text_content("#python")
   rows = []
   exec(code.replace("print(", "rows.append("), dict(rows=rows))
@@ -367,10 +429,13 @@ def test_a_key_is_asked_for_sent_and_kept_nowhere(opened):
   with serving(source("strict", strict, segmenter=own), keys=["k1"]) as address:
     page = opened(address)
     page.wait_for_selector("#key-form:not([hidden])")
-    assert "no right key" in box(page)
+    assert "This server asks for a key" in page.inner_text("#key-form")
+    assert page.locator("[role=alert]:visible").count() == 0
     page.keyboard.insert_text("wrong")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#key-form:not([hidden])")
+    page.wait_for_selector("#key-form #key-error:not([hidden])")
+    assert "doesn't take this key" in page.inner_text("#key-error")
+    assert page.locator("[role=alert]:visible").count() == 1
     page.fill("#key", "k1")
     page.keyboard.press("Enter")
     ready(page)
@@ -398,8 +463,9 @@ def test_what_cant_be_scored_is_one_clear_box(opened, url):
   page.click("#score")
   pages.until(
     page,
-    "document.querySelector('#error').textContent.includes('1,048,576 bytes')",
+    "document.querySelector('#error').textContent.includes('shorten its texts')",
   )
+  assert "more than 1,048,576 bytes" in box(page)
   page.check("input[value=steps]")
   page.get_by_label("Remove step 1").click()
   page.click("#score")
@@ -435,6 +501,21 @@ def test_a_server_that_fails_or_is_gone_is_said(opened):
     page,
     "document.querySelector('#error').textContent.includes(\"doesn't answer\")",
   )
+
+
+def test_a_server_that_answers_again_needs_no_reload(opened, url):
+  page = opened(f"{url}nowhere")  # So that the first request can be held up.
+  page.route("**/v1/models", lambda route: route.abort())
+  page.goto(url)
+  assert "doesn't answer" in box(page)
+  write(page)
+  page.keyboard.press("Control+Enter")
+  page.wait_for_selector("#error:not([hidden])")
+  page.unroute("**/v1/models")
+  page.get_by_role("button", name="Try again").click()
+  ready(page)
+  assert page.input_value("#text") == TEXT
+  scored(page)
 
 
 def test_a_path_that_isnt_there_leads_to_the_playground(opened, url):
@@ -479,9 +560,12 @@ def test_hostile_texts_are_texts(opened, width):
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_page_fits_and_can_be_read(opened, url_of_two, width, dark):
   page = ready(opened(url_of_two, width=width, dark=dark))
+  page.emulate_media(reduced_motion="reduce")
   pages.check_reads(page)
   write(page)
   scored(page)
+  verdict = page.locator("#verdict").bounding_box()
+  assert 0 <= verdict["y"] < 400
   page.locator(".step").nth(1).focus()
   for part in ("#curl-part", "#python-part"):
     page.locator(f"{part} summary").click()
@@ -499,12 +583,13 @@ def test_the_page_fits_and_can_be_read(opened, url_of_two, width, dark):
 
 def test_a_score_is_read_with_its_step(opened, url_of_two):
   page = ready(opened(url_of_two))
-  write(page, text="Right.\n\nA wrong one.")
+  write(page, text="Right.\n\nA wrong one.\n\nAfter it.")
   scored(page)
   read = pages.spoken(page)
   second = read.index("step", read.index("step") + 1)
-  assert read[second : second + 7] == [
-    *("step", "2", "A wrong one.", "strict", "0.020", "lenient", "0.750")
+  assert read[second : second + 10] == [
+    *("step", "2", "A wrong one.", "strict", "0.020", ", log-odds \u22123.89"),
+    *("lenient", "0.750", ", log-odds +1.10", "the first doubted step"),
   ]
 
 
@@ -577,9 +662,8 @@ def test_a_key_that_can_be_none_is_said_and_asked_for_again(opened):
     page.wait_for_selector("#key-form:not([hidden])")
     page.fill("#key", "ключ")
     page.keyboard.press("Enter")
-    pages.until(
-      page, "document.querySelector('#error').textContent.includes('ASCII')"
-    )
+    page.wait_for_selector("#key-error:not([hidden])")
+    assert "ASCII" in page.inner_text("#key-error")
     page.fill("#key", "secret")
     page.keyboard.press("Enter")
     ready(page)

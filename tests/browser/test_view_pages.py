@@ -1,5 +1,6 @@
 """The pages of `prm-jax view`, as a person uses them: by keyboard, at any width."""
 
+import dataclasses
 import json
 
 import pages
@@ -7,6 +8,7 @@ import pytest
 import searches
 import view_files
 
+from prm_jax.evaluation import figures
 from prm_jax.records import jsonl
 from prm_jax.search import solutions
 from prm_jax.view import site
@@ -121,10 +123,12 @@ def test_two_models_stand_side_by_side(opened, url):
   pages.until(page, "document.querySelectorAll('.sides section').length === 2")
   left, right = page.locator(".sides section").all()
   assert left.locator(".chip").all_text_contents() == [
-    *(f"a_scores {x}" for x in ("0.900", "0.800", "0.900"))
+    "a_scores 0.900, log-odds +2.20",
+    "a_scores 0.800, log-odds +1.39",
+    "a_scores 0.900, log-odds +2.20",
   ]
   assert [
-    x.split()[-1] for x in right.locator(".chip").all_text_contents()
+    x.split()[1].rstrip(",") for x in right.locator(".chip").all_text_contents()
   ] == [*("0.900", "0.200", "0.900")]
   assert "finds the first error, step 2" in right.inner_text()
 
@@ -238,3 +242,58 @@ def test_log_odds_are_the_models_own_where_a_score_rounds_to_1(
       page = opened(f"{address}#sample/a?model={model}")
       page.locator(".step").nth(1).focus()
       assert f"score 1.000, log-odds {odds}" in page.inner_text("main")
+
+
+def test_a_curve_has_a_gap_where_its_metric_isnt_known(opened, tmp_path):
+  view_files.write(
+    tmp_path / "run" / "metrics.jsonl",
+    *(
+      dict(step=i, kind="train", loss_nats=y)
+      for i, y in enumerate([5, 4, None, 3, None, 2, 1])
+    ),
+  )
+  made = site.pages(view_inputs.read([tmp_path / "run"]))
+  with pages.serving(made, tmp_path / "pages") as address:
+    page = opened(address)
+    page.wait_for_selector("figure svg")
+    # A point between two gaps has no line, but its marker.
+    assert page.locator("figure svg > g path.line").count() == 2
+    assert page.locator("figure svg > g path.marker").count() == 5
+
+
+def test_a_picture_rounds_as_tables_do_and_says_if_nothing_is_known(
+  opened, url
+):
+  page = opened(url)
+  page.wait_for_selector("h2")
+  ties = [0.0625, 12.25, 12.75, 0.5, 1.5, 2.5, -0.125, 0.3, 99.95, 2.675]
+  for digits in range(4):
+    shown = page.evaluate(f"xs => xs.map((x) => prm.fixed(x, {digits}))", ties)
+    assert shown == [f"{x:.{digits}f}" for x in ties]
+  line = figures.Line("a", [1, 2], [0.12250, 0.5])
+  panel = dataclasses.asdict(figures.Panel("Shares", "N", "", [line]))
+  drawn = "panel => view.chart(panel, true).outerHTML"
+  assert "1: 12.2 %; 2: 50 %" in page.evaluate(drawn, panel)
+  panel["lines"][0]["y"] = [None, None]
+  assert "No value is known" in page.evaluate(drawn, panel)
+
+
+def test_back_and_escape_lead_to_where_one_was_in_the_table(opened, url):
+  page = opened(f"{url}#samples")
+  page.set_viewport_size(dict(width=1280, height=250))
+  last = page.locator("a[data-row]").last
+  last.scroll_into_view_if_needed()
+  was = page.evaluate("scrollY")
+  assert was > 0
+  last.click()
+  page.wait_for_selector(".step")
+  assert page.evaluate("scrollY") == 0
+  for leave in (page.go_back, lambda: page.keyboard.press("Escape")):
+    leave()
+    page.wait_for_selector("a[data-row]")
+    pages.until(page, f"scrollY === {was}")
+    assert page.evaluate("document.activeElement.dataset.row") == (
+      page.locator("a[data-row]").last.get_attribute("data-row")
+    )
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".step")

@@ -70,6 +70,7 @@ def no_server(monkeypatch):
     (["--checkpoint={prm}", "--port=99999"], "can't listen"),
     (["--checkpoint={prm}", "--key_variable=NO_KEY"], "holds no key"),
     (["--checkpoint={prm}", "--key_variable=HALF_KEY"], "an empty one"),
+    (["--checkpoint={prm}", "--key_variable=LATIN_KEY"], "signs of ASCII"),
     (["--checkpoint=http://127.0.0.1:9/v1"], "give it a name"),
     (["--checkpoint=a=b.py"], "which function of it"),
     (["--checkpoint={prm},nothing.py:f"], "nothing.py"),
@@ -95,6 +96,7 @@ def test_what_cant_be_served_is_refused_in_one_line(
   folder, no_server, monkeypatch, capsys, options, words
 ):
   monkeypatch.setenv("HALF_KEY", "a,,b")
+  monkeypatch.setenv("LATIN_KEY", "secret,s\u00e9cret1")
   monkeypatch.delenv("NO_KEY", raising=False)
   places = dict(
     policy=folder / "policy", prm=folder / "prm", lines=_cut_by_line(folder)
@@ -174,6 +176,20 @@ def test_a_segmenter_is_of_the_fingerprint_and_of_later_saves(folder):
   said = models.load(_cut_by_line(folder), small)
   again = models.load(_cut_by_line(folder), small, segmenter=line)
   assert again.fingerprint == said.fingerprint
+
+
+@pytest.mark.parametrize("aggregate", ["min", "last"])
+def test_an_aggregate_of_steps_that_arent_judged_is_warned_of(
+  folder, tmp_path, caplog, aggregate
+):
+  shutil.copytree(folder / "prm", tmp_path / "orm")
+  described = model_json.read_description(tmp_path / "orm")
+  described = dataclasses.replace(described, judged="last", aggregate=aggregate)
+  model_json.write_description(tmp_path / "orm", described)
+  small = server_limits.Limits(max_tokens=64, max_batch_tokens=64)
+  assert models.load(tmp_path / "orm", small).aggregate == aggregate
+  warned = "min, reads steps that it isn't trained to judge" in caplog.text
+  assert warned == (aggregate == "min")
 
 
 def test_a_name_ends_before_what_it_names(tmp_path, monkeypatch):

@@ -215,12 +215,13 @@ def test_its_folders_are_what_score_and_sample_take(workdir, tmp_path):
       main.main(["score", f"--checkpoint={workdir / name}", *arguments]) == 0
     )
     rows = [json.loads(line) for line in output.read_text().splitlines()]
-    how = model_json.read_description(workdir / name).aggregate
+    own = model_json.read_description(workdir / name).aggregate
+    assert own == ("last" if name == "orm" else "min")
     for row, s in zip(rows, samples, strict=True):
       np.testing.assert_allclose(
         row["step_scores"], s.extra["step_scores"][name], rtol=1e-5
       )
-      assert row[how] == pytest.approx(
+      assert row["min"] == pytest.approx(
         s.extra["solution_scores"][name], rel=1e-5
       )
   output = tmp_path / "solutions.jsonl"

@@ -18,6 +18,18 @@ def test_a_bin_has_the_mean_of_what_is_known_and_holds_all_of_it():
   assert curves.bins([(1, None), (2, None), (None, 3.0)], 2) == []
 
 
+def test_a_bin_of_nothing_known_can_be_a_gap():
+  pairs = [(1, 2.0), (2, None), (3, math.nan), (None, None), (5, 4.0)]
+  points = curves.bins(pairs, has_gaps=True)
+  assert [x.x for x in points] == [1, 2, 3, 5]
+  assert [math.isnan(x.mean) for x in points] == [False, True, True, False]
+  assert curves.lines("a", points[1:3]) == []
+  (line,) = curves.lines("a", points)
+  assert line.low == ()
+  (wide,) = curves.bins([(1, None), (2, 6.0)], 2, has_gaps=True)
+  assert wide == (2, 6, 6, 6)
+
+
 def test_a_line_has_a_band_if_a_point_is_of_several_values():
   (line,) = curves.lines("a", curves.bins([(0, 1), (2, 5), (4, 3)], 2))
   assert (line.x, line.y, line.low, line.high) == (

@@ -69,3 +69,18 @@ def test_our_configs_of_reward_models_say_how_texts_are_cut():
         assert says == (kind.scores is not None), (path.name, run.program)
         seen.add(run.program)
   assert {"prm", "orm", "sft"} <= seen
+
+
+@pytest.mark.parametrize(
+  ("fields", "aggregate"),
+  [
+    (dict(program="prm"), "product"),
+    (dict(program="implicit"), "last"),
+    (dict(program="orm"), "product"),
+    (dict(program="orm", objective=dict(outcome_target="last_step")), "last"),
+    (dict(program="implicit", aggregate="min"), "min"),
+  ],
+)
+def test_a_run_of_records_counts_the_steps_that_it_learns(fields, aggregate):
+  config = ml_collections.ConfigDict(fields)
+  assert train_run_config.of_records(config).aggregate == aggregate

@@ -200,6 +200,24 @@ def test_an_aggregate_of_steps_that_training_ignores_is_warned_of(
 
 
 @pytest.mark.parametrize(
+  "target, aggregate, warns",
+  [
+    ("last_step", "min", True),
+    ("last_step", "last", False),
+    ("every_token", "min", False),
+  ],
+)
+def test_an_orm_of_last_steps_is_warned_of_other_aggregates(
+  target, aggregate, warns, caplog
+):
+  objective = orm.ORMConfig(outcome_target=target)
+  train_config.warn(
+    dataclasses.replace(_config(), objective=objective, aggregate=aggregate)
+  )
+  assert ("reads the steps before the last" in caplog.text) == warns
+
+
+@pytest.mark.parametrize(
   "template, step_head, warns",
   [
     (policy_templates.qwen2_5(), "mlp", "template='policy'"),

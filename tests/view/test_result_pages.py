@@ -10,6 +10,7 @@ import prm_jax
 from prm_jax import errors
 from prm_jax.cli import main
 from prm_jax.evaluation import evaluate
+from prm_jax.evaluation import results as results_lib
 from prm_jax.evaluation import tables
 from prm_jax.runtime import files
 from prm_jax.view import view_inputs
@@ -62,6 +63,18 @@ def test_a_run_of_rl_has_its_page_and_all_metrics_below(tmp_path):
   assert page.title == "A policy after 2 updates · seed 7"
   assert titles(page)[-2:] == ["How it was made", "All metrics"]
   assert page.sections[-1].is_folded and "unknown" in panels(page)
+
+
+@pytest.mark.parametrize(
+  "numbers", [{}, dict(n=[], accuracy=dict(prm=[]), interval=dict(prm=[]))]
+)
+def test_results_of_nothing_say_so(numbers):
+  results = numbers | dict(
+    run=dict(evaluated=dict(kind="BestOfN")), scored_by=dict(step=1)
+  )
+  page = view_pages.of_evaluation(results_lib.Evaluation(results, []))
+  assert "nothing was evaluated" in page.lead
+  assert not panels(page)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@
   };
   const ONE = { sample: ["samples", view.samples.one], search: ["searches", view.searches.one] };
   let isFirst = true;
+  const left = {}; // Where one was on each page that one left, by its address.
+  let isUp = false;
 
   async function show() {
     const at = place();
@@ -34,13 +36,27 @@
     } catch (e) {
       page.replaceChildren(el("p", { class: "alert", role: "alert" }, prm.visible(e.message)), link("to the first page", "#"));
     }
-    if (!isFirst || focus) {
+    const { y, row } = history.state || (isUp && left[location.hash]) || {};
+    isUp = false;
+    if (y !== undefined) {
+      (page.querySelector(`a[data-row="${row}"]`) || page).focus({ preventScroll: true });
+      window.scrollTo(0, y);
+    } else if (!isFirst || focus) {
       (focus || page).focus({ preventScroll: true });
       if (focus) focus.scrollIntoView({ block: "center" });
       else window.scrollTo(0, 0);
     }
     isFirst = false;
   }
+
+  // Where one was on a page that one leaves, so that Back and Escape lead there.
+  document.addEventListener("click", (event) => {
+    const to = event.target.closest("a[href^='#']");
+    if (!to) return;
+    left[location.hash] = { y: window.scrollY, row: to.dataset.row };
+    history.replaceState(left[location.hash], "");
+    isUp = to.id === "up";
+  }, true);
 
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;

@@ -24,7 +24,13 @@ view.chart = (() => {
 
   const isKnown = (x) => x !== null && x !== undefined;
   /** Returns a number as it is said: whole ones as they are, others with 4 digits. */
-  const brief = (x) => Number.isInteger(x) && Math.abs(x) < 1e15 ? number(x) : String(+x.toPrecision(4));
+  const brief = (x) => Number.isInteger(x) && Math.abs(x) < 1e15 ? number(x) : String(rounded(x, 4));
+
+  /** Returns a number with so many digits, rounded as tables are. */
+  function rounded(x, digits) {
+    const after = digits - 1 - Math.floor(Math.log10(Math.abs(x) || 1));
+    return after < 0 || after > 50 ? +x.toPrecision(digits) : +prm.fixed(x, after);
+  }
 
   /** Returns a number in 6 letters or so, for an axis. */
   function short(x) {
@@ -78,11 +84,11 @@ view.chart = (() => {
     return ticks(low, high, 4, areWhole ? 1 : 0);
   }
 
-  /** Returns the pieces of a line without a gap, as places. */
-  function pieces(line, at) {
+  /** Returns the pieces of a line without a gap, as the numbers of its points. */
+  function pieces(line) {
     const found = [[]];
-    line.x.forEach((x, i) => {
-      if (isKnown(line.y[i])) found.at(-1).push(at(x, line.y[i]));
+    line.x.forEach((_, i) => {
+      if (isKnown(line.y[i])) found.at(-1).push(i);
       else found.push([]);
     });
     return found.filter((x) => x.length);
@@ -94,19 +100,21 @@ view.chart = (() => {
     const css = name(look);
     const made = svg("g", { class: css });
     const known = line.x.map((_, i) => i).filter((i) => isKnown(line.low[i]) && isKnown(line.high[i]));
-    if (line.is_joined && known.length === line.x.length && known.length > 1) {
-      const ends = [...known.map((i) => at(line.x[i], line.high[i])), ...known.reverse().map((i) => at(line.x[i], line.low[i]))];
-      made.append(svg("path", { class: "band", d: `${path(ends)}z` }));
+    const joined = line.is_joined ? pieces(line).filter((x) => x.length > 1) : [];
+    const alone = new Set(pieces(line).filter((x) => x.length === 1).flat());
+    if (joined.length && known.length === line.y.filter(isKnown).length) {
+      joined.forEach((piece) => {
+        const ends = [...piece.map((i) => at(line.x[i], line.high[i])), ...[...piece].reverse().map((i) => at(line.x[i], line.low[i]))];
+        made.append(svg("path", { class: "band", d: `${path(ends)}z` }));
+      });
     } else {
       known.forEach((i) => made.append(svg("path", { class: "line", d: path([at(line.x[i], line.low[i]), at(line.x[i], line.high[i])]) })));
     }
-    if (line.is_joined) {
-      pieces(line, at).filter((x) => x.length > 1).forEach((x) =>
-        made.append(svg("path", { class: "line", d: path(x), "stroke-dasharray": DASHES[look % DASHES.length] })));
-    }
+    joined.forEach((piece) => made.append(svg("path", {
+      class: "line", d: path(piece.map((i) => at(line.x[i], line.y[i]))), "stroke-dasharray": DASHES[look % DASHES.length] })));
     const every = Math.ceil(line.x.length / MOST_MARKERS);
     line.x.forEach((x, i) => {
-      if (i % every || !isKnown(line.y[i])) return;
+      if ((i % every && !alone.has(i)) || !isKnown(line.y[i])) return;
       const marker = svg("path", { class: "marker", d: MARKERS[look % MARKERS.length], transform: `translate(${at(x, line.y[i]).join(" ")})` });
       marker.append(svg("title", {}, `${prm.visible(line.label)}, ${said(line, i)}`));
       made.append(marker);
@@ -123,6 +131,10 @@ view.chart = (() => {
 
   /** Returns the figure of a panel; one that stands alone is wide where there is room. */
   function chart(panel, isAlone) {
+    if (!panel.lines.some((x) => x.y.some(isKnown))) {
+      return el("figure", {}, el("figcaption", {}, ...named(panel.title || panel.y_label)),
+        el("p", { class: "note" }, "No value is known."));
+    }
     const wide = isAlone && window.matchMedia("(min-width: 48rem)").matches;
     // Both a title and what y is called: the latter stands above the picture.
     const high = panel.title && panel.y_label ? 14 : 0;
@@ -131,7 +143,7 @@ view.chart = (() => {
     const [width, right] = wide ? [760, 745] : [400, 386];
     const [left, top, bottom] = [52, 12 + high, (wide ? 316 : 206) + high];
     const height = bottom + 44 + low;
-    const shown = (y) => brief(panel.is_share ? +(100 * y).toPrecision(3) : y) + (panel.is_share ? " %" : "");
+    const shown = (y) => brief(panel.is_share ? rounded(100 * y, 3) : y) + (panel.is_share ? " %" : "");
     const nameOf = (x) => {
       const i = panel.x_ticks.indexOf(x);
       return panel.x_names.length ? panel.x_names[i] ?? "" : brief(x);

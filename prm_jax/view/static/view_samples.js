@@ -243,7 +243,7 @@ view.samples = (() => {
       more.push(fold("Labels by source", table("Labels by source",
         [{ label: "step", number: true, cell: (i) => String(i + 1) },
           ...sources.map(([name, values]) => ({ label: prm.visible(name), number: true,
-            cell: (i) => values[i] === null ? "–" : String(+values[i].toFixed(3)) }))],
+            cell: (i) => values[i] === null ? "–" : String(+prm.fixed(values[i], 3)) }))],
         sample.steps.map((_, i) => i))));
       if (data.labels_disagree[row]) more[0].open = true;
     }

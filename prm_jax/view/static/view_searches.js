@@ -53,7 +53,7 @@ view.searches = (() => {
       { label: "file", css: "name", cell: (x) => x.name },
       ...ways.map((way) => ({ label: `${way}, right`, number: true, cell: (x) => {
         const own = x.ways.find(([name]) => name === way);
-        return own ? `${(100 * own[1] / own[2]).toFixed(1)} % (${own[1]} of ${own[2]})` : "–";
+        return own ? `${prm.fixed(100 * own[1] / own[2], 1)} % (${own[1]} of ${own[2]})` : "–";
       } })),
       { label: "nodes", number: true, cell: (x) => number(x.nodes) },
       { label: "trees", number: true, cell: (x) => number(x.trees) },

@@ -7,6 +7,8 @@
   const find = (id) => document.getElementById(id);
   const KINDS = ["paragraph", "line", "sentence", "numbered", "markers", "tokens"];
   const ROLES = ["system", "user", "assistant", "tool"];
+  // What all browsers, and most programs that pass links on, take.
+  const LONGEST_LINK = 64000;
   const EXAMPLE = {
     problem: "A box holds $4$ pens. Tom buys 3 boxes and gives away 5 pens. How many pens are left?",
     text: "Three boxes hold $3 \\times 4 = 12$ pens.\n\nHe gives away 5, so $12 - 5 = 8$ are left.\n\nThe answer is $\\boxed{8}$.",
@@ -17,8 +19,9 @@
   let served = [];
   let key = "";
   let messages = [{ role: "user", content: "" }, { role: "assistant", content: "" }];
-  let shown = null; // {steps, models: [{name, scores, judged, before}], item, scored}
+  let shown = null; // {steps, models: [{name, scores, judged, before}], item, solution}
   let asked = 0; // The number of the request whose replies are wanted.
+  let address = ""; // The part of the address that holds the input, if one does.
 
   // --- The server ------------------------------------------------------------
 
@@ -62,23 +65,49 @@
   }
 
   function fail(error) {
+    if (error.status === 401) {
+      askKey(key && "The server doesn't take this key; check it.");
+      return;
+    }
     const box = find("error");
     box.hidden = false;
     box.textContent = prm.visible(error.message);
-    if (error.status === 401) {
-      find("key-form").hidden = false;
-      find("key").focus();
-    }
+    intoView(box);
   }
 
+  /** Asks for a key; says what is wrong with the one that was given, if any. */
+  function askKey(wrong) {
+    find("key-form").hidden = false;
+    find("key-error").hidden = !wrong;
+    find("key-error").textContent = wrong;
+    find("key").focus();
+  }
+
+  /** Scrolls to an element that is out of sight, or so low that little is below. */
+  function intoView(node) {
+    const { top } = node.getBoundingClientRect();
+    if (top >= 0 && top < window.innerHeight / 2) return;
+    const isCalm = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+    node.scrollIntoView({ behavior: isCalm ? "auto" : "smooth" });
+  }
+
+  /** Asks once which models there are; returns whether it is known. */
   async function loadModels() {
     find("error").hidden = true;
+    let data;
     try {
-      served = (await ask("/v1/models")).data;
+      ({ data } = await ask("/v1/models"));
     } catch (error) {
       fail(error);
-      return;
+      const again = element("button", {
+        type: "button",
+        onclick: async () => { if (await loadModels()) find("problem").focus(); },
+      }, "Try again");
+      if (error.status !== 401) find("error").append(" ", again);
+      return false;
     }
+    if (served.length) return true;
+    served = data;
     const box = find("models");
     box.replaceChildren(element("legend", {}, served.length > 1 ? "Models" : "Model"));
     const row = element("div", { class: "row" });
@@ -89,10 +118,14 @@
         element("span", { class: "text" }, prm.visible(model.id)), ` (${model.kind})`));
     });
     box.append(row);
-    find("turns-choice").hidden = !served.some((model) => model.reads_turns);
+    find("turns-choice").hidden = !readTurns();
     fillSegmenters();
-    if (!readLink()) show(kind());
+    if (!isBlank() || !readLink()) show(kind());
+    return true;
   }
+
+  const isReady = async () => served.length > 0 || loadModels();
+  const readTurns = () => served.some((model) => model.reads_turns);
 
   const chosenModels = () =>
     [...document.querySelectorAll('input[name="model"]')].filter((x) => x.checked)
@@ -244,6 +277,10 @@
     return true;
   }
 
+  /** Returns whether nothing is written yet. */
+  const isBlank = () => !find("problem").value && !find("text").value
+    && !steps().some(Boolean) && !messages.some((x) => x.content);
+
   /** Returns what of the input a link holds. */
   function state() {
     const models = chosenModels().map((x) => x.id);
@@ -254,9 +291,14 @@
     return { models, problem, text: find("text").value, segmenter: segmenter() };
   }
 
+  /** Returns the solution at the left, to compare it with that of another time. */
+  const solution = () => JSON.stringify({ ...state(), models: null, problem: null });
+
   function setState(given) {
-    const names = Array.isArray(given.models) ? given.models : [];
-    if (names.some((name) => served.some((model) => model.id === name))) {
+    const names = given.models;
+    const areKnown = Array.isArray(names)
+      && (!names.length || names.some((name) => served.some((model) => model.id === name)));
+    if (areKnown) {
       document.querySelectorAll('input[name="model"]').forEach((x) => { x.checked = names.includes(x.value); });
     }
     find("problem").value = String(given.problem ?? "");
@@ -298,13 +340,34 @@
     if (!text) return false;
     try {
       const given = fromLink(text);
-      if (!given || typeof given !== "object") throw new Refused("no object", 0);
+      if (Array.isArray(given.messages) && !readTurns()) {
+        fail(new Refused("This link holds a conversation, and no model of this server reads turns.", 0));
+        return false;
+      }
       setState(given);
+      address = location.hash;
       return true;
     } catch {
       fail(new Refused("This link's input can't be read; ask for the link again, or write the input.", 0));
       return false;
     }
+  }
+
+  /** Puts the input into the address unless it is too long; returns its length. */
+  function writeLink() {
+    const text = toLink(state());
+    address = text.length > LONGEST_LINK ? "" : `#${text}`;
+    history.replaceState(null, "", address || location.pathname);
+    return text.length;
+  }
+
+  // An address that holds the input follows it, so that a reload brings it back.
+  let following = 0;
+  function follow() {
+    clearTimeout(following);
+    following = setTimeout(() => {
+      if (address && location.hash === address) writeLink();
+    }, 200);
   }
 
   // --- Asking and showing ----------------------------------------------------
@@ -355,15 +418,19 @@
     });
   }
 
-  /** Scores an item by the chosen models; each is shown as its reply arrives. */
+  /**
+   * Scores an item by the chosen models; each is shown as its reply arrives.
+   * `before` holds the scores of before an edit, by model.
+   */
   async function score(item, before = null) {
     const number = ++asked;
     const models = chosenModels();
     find("error").hidden = true;
     if (!models.length) throw new Refused("Choose a model.", 0);
     clearShown();
-    shown = { item, steps: null, models: models.map((x) => ({ name: x.id, scores: null })) };
+    shown = { item, steps: null, models: models.map((x) => ({ name: x.id, scores: null })), solution: solution() };
     find("verdict").textContent = "Scoring \u2026";
+    if (!before) intoView(find("verdict"));
     await Promise.all(models.map(async (model, i) => {
       let entry;
       try {
@@ -377,7 +444,8 @@
       }
       if (number !== asked) return;
       const own = stepsOf(item, entry);
-      if (shown.steps === null) shown.steps = own;
+      const isFirst = shown.steps === null;
+      if (isFirst) shown.steps = own;
       const row = shown.models[i];
       if (own.length !== shown.steps.length || own.some((x, j) => x !== shown.steps[j])) {
         fail(new Refused(`${model.id} cuts the text into other steps; choose one way to cut it, or score it alone.`, 0));
@@ -388,6 +456,7 @@
       row.total = entry.score;
       if (before) row.before = before[model.id] || null;
       render();
+      if (isFirst && !before) intoView(find("verdict"));
     }));
     if (number !== asked) return;
     if (shown.steps === null) {
@@ -476,11 +545,23 @@
     if (row) row.focus();
   }
 
-  /** Scores the solution with another step i, beside the scores of before. */
+  /**
+   * Scores the solution with another step i, as Score would: with the problem and
+   * the models at the left. Scores of before are beside it if the problem is the
+   * same. A solution that was changed at the left isn't overwritten.
+   */
   async function changeStep(i, text) {
-    const before = Object.fromEntries(shown.models.map((x) => [x.name, x.scores]));
+    const problem = find("problem").value;
+    const isSame = solution() === shown.solution
+      || (kind() === "steps" && JSON.stringify(steps()) === JSON.stringify(shown.steps));
+    if (!isSame || !problem.trim()) {
+      fail(new Refused(isSame ? "Write a problem first."
+        : "The solution at the left has changed since it was scored: press Score, then change its steps.", 0));
+      return;
+    }
+    const before = problem !== shown.item.problem ? {}
+      : Object.fromEntries(shown.models.map((x) => [x.name, x.scores]));
     const changed = shown.steps.map((step, j) => (j === i ? text : step));
-    const problem = shown.item.problem;
     setSteps(changed);
     show("steps");
     await attempt(() => score({ problem, steps: changed }, before));
@@ -505,23 +586,30 @@
   function explain() {
     const { item } = shown;
     const names = shown.models.map((x) => x.name);
-    const body = JSON.stringify({ model: names[0], items: [item] });
     const auth = key ? ' \\\n  -H "Authorization: Bearer $KEY"' : "";
-    find("curl").textContent = `curl ${location.origin}/v1/prm/score \\\n`
-      + `  -H 'Content-Type: application/json'${auth} \\\n  -d @- <<'JSON'\n${body}\nJSON`;
+    find("curl").textContent = names.map((model) => `curl ${location.origin}/v1/prm/score \\\n`
+      + `  -H 'Content-Type: application/json'${auth} \\\n  -d @- <<'JSON'\n`
+      + `${JSON.stringify({ model, items: [item] })}\nJSON`).join("\n\n");
     const options = key ? ', key_variable="KEY"' : "";
     const call = item.messages ? `client.score_conversations([${python(item.messages)}])`
       : item.steps ? `client.score(${python(item.problem)}, ${python(item.steps)})`
         : `client.score_text(${python(item.problem)}, ${python(item.response)})`;
-    const address = JSON.stringify(`${location.origin}/v1`);
-    find("python").textContent = "import prm_jax\n\n"
-      + `client = prm_jax.Client(${address}, model=${python(names[0])}${options})\nprint(${call})`;
+    const server = JSON.stringify(`${location.origin}/v1`);
+    const client = (model) => `client = prm_jax.Client(${server}, model=${model}${options})\n`;
+    find("python").textContent = "import prm_jax\n\n" + (names.length === 1
+      ? `${client(python(names[0]))}print(${call})`
+      : `for model in ${python(names)}:\n  ${client("model")}  print(model, ${call})`);
     for (const id of ["curl-part", "python-part", "share"]) find(id).hidden = false;
     find("copied").textContent = "";
   }
 
   async function copyLink() {
-    history.replaceState(null, "", `#${toLink(state())}`);
+    const length = writeLink();
+    if (!address) {
+      find("copied").textContent = "This input is too long for a link, which would have"
+        + ` ${length.toLocaleString("en")} characters; browsers take ${LONGEST_LINK.toLocaleString("en")}.`;
+      return;
+    }
     try {
       await navigator.clipboard.writeText(location.href);
       find("copied").textContent = "Copied. The address has it, too.";
@@ -546,6 +634,7 @@
 
   const scoreInput = () => attempt(async () => {
     find("error").hidden = true;
+    if (!await isReady()) return;
     checkTokens();
     const item = await itemOf();
     if (item) await score(item);
@@ -569,6 +658,7 @@
   find("num-tokens").addEventListener("input", tellSegmenter);
   find("cut").addEventListener("click", () => attempt(async () => {
     find("error").hidden = true;
+    if (!await isReady()) return;
     if (!find("text").value.trim()) throw new Refused("Write a solution first.", 0);
     checkTokens();
     setSteps(await cut(find("text").value));
@@ -593,7 +683,7 @@
   });
   find("use-json").addEventListener("click", useJson);
   find("example").addEventListener("click", () => {
-    setState({ ...EXAMPLE, models: [] });
+    setState(EXAMPLE);
     scoreInput();
   });
   find("clear").addEventListener("click", () => {
@@ -612,16 +702,16 @@
     find("problem").focus();
   });
   find("link").addEventListener("click", copyLink);
-  find("key-form").addEventListener("submit", (event) => {
+  find("key-form").addEventListener("submit", async (event) => {
     event.preventDefault();
     const given = find("key").value.trim();
     if (/[^\x20-\x7e]/.test(given)) {
-      fail(new Refused("A key has letters, digits and signs of ASCII alone; check this one.", 401));
+      askKey("A key has letters, digits and signs of ASCII alone; check this one.");
       return;
     }
     key = given;
     find("key-form").hidden = true;
-    loadModels();
+    if (await loadModels()) find("problem").focus();
   });
   window.addEventListener("hashchange", () => {
     asked++;
@@ -629,5 +719,6 @@
     find("verdict").textContent = "Nothing is scored yet.";
     readLink();
   });
+  for (const kind of ["input", "change", "click", "submit"]) document.addEventListener(kind, follow);
   loadModels();
 })();

@@ -59,7 +59,10 @@ const prm = (() => {
     return !/^\s|\s$/.test(inner) && !/[0-9]/.test(after);
   }
 
-  /** Returns the pieces of a text: [text, null or is displayed], in order. */
+  /**
+   * Returns the pieces of a text in order: [text, null or is displayed, and of a
+   * formula how it was written].
+   */
   function pieces(text) {
     const found = [];
     let from = 0;
@@ -79,8 +82,8 @@ const prm = (() => {
       const after = text[end + close.length] || "";
       if (open === "$" && !isFormula(inner, after)) continue;
       if (i > from) found.push([text.slice(from, i), null]);
-      found.push([inner, displayed]);
       from = end + close.length;
+      found.push([inner, displayed, text.slice(i, from)]);
       i = from - 1;
       num++;
     }
@@ -93,7 +96,7 @@ const prm = (() => {
     const whole = visible(String(given));
     node.replaceChildren();
     node.classList.add("text");
-    for (const [piece, displayed] of pieces(whole)) {
+    for (const [piece, displayed, written] of pieces(whole)) {
       if (displayed === null) {
         node.append(piece);
         continue;
@@ -109,13 +112,21 @@ const prm = (() => {
         });
         node.append(drawn);
       } catch {
-        node.append(displayed ? `$$${piece}$$` : `$${piece}$`);
+        node.append(written);
       }
     }
     return node;
   }
 
-  const shown = (score) => score.toFixed(3);
+  /** Returns a number as Python writes it, whose ties go to the even digit. */
+  function fixed(x, digits) {
+    const up = x.toFixed(digits);
+    const isTie = /^50*$/.test(x.toFixed(digits + 30).slice(-30));
+    if (!isTie || /[02468]$/.test(up)) return up;
+    return (Number(up) - Math.sign(x) * 10 ** -digits).toFixed(digits);
+  }
+
+  const shown = (score) => fixed(score, 3);
 
   /** Returns a score's log-odds, with their sign: the model's own if they are known. */
   function logOdds(model, i) {
@@ -123,7 +134,7 @@ const prm = (() => {
     const score = model.scores[i];
     const odds = typeof own === "number" ? own : Math.log(score / (1 - score));
     if (!Number.isFinite(odds)) return `${odds < 0 ? "\u2212" : "+"}\u221e`;
-    return (odds < 0 ? "\u2212" : "+") + Math.abs(odds).toFixed(2);
+    return (odds < 0 ? "\u2212" : "+") + fixed(Math.abs(odds), 2);
   }
 
   /** Colours an element by a score: the further from the threshold, the more. */
@@ -157,12 +168,17 @@ const prm = (() => {
     }).join("; ");
   }
 
+  /** Returns what is said of a step's score, after it. */
+  function details(model, i) {
+    if (!has(model, i)) return "no score";
+    const judged = isJudged(model, i) ? "" : ", not judged: it isn't trained for this step";
+    return `log-odds ${logOdds(model, i)}${judged}`;
+  }
+
   /** Returns what is said of a step by a model, in words. */
   function said(model, i) {
-    if (!has(model, i)) return `${model.name}: no score`;
-    const score = model.scores[i];
-    const judged = isJudged(model, i) ? "" : ", not judged: it isn't trained for this step";
-    return `${model.name}: score ${shown(score)}, log-odds ${logOdds(model, i)}${judged}`;
+    const score = has(model, i) ? `score ${shown(model.scores[i])}, ` : "";
+    return `${model.name}: ${score}${details(model, i)}`;
   }
 
   function chip(model, i, threshold) {
@@ -176,6 +192,7 @@ const prm = (() => {
       const by = model.scores[i] - before;
       made.append(` (${by < 0 ? "\u2212" : "+"}${shown(Math.abs(by))})`);
     }
+    made.append(element("span", { class: "hidden" }, `, ${details(model, i)}`));
     return made;
   }
 
@@ -190,7 +207,7 @@ const prm = (() => {
    * given: steps: texts; models: [{name, scores, judged, before}], of which
    * scores may hold null, judged and before (earlier scores) may be missing;
    * labels: of each step true, false or null; threshold; extra(i): an element
-   * beside step i.
+   * beside the scores of step i.
    */
   function stepList(given) {
     const { steps, models = [], labels = null, extra = null } = given;
@@ -213,16 +230,18 @@ const prm = (() => {
           element("span", { class: "hidden" }, words)));
       }
       for (const model of models) chips.append(chip(model, i, threshold));
-      const detail = element("p", { class: "detail" });
-      detail.append(models.map((model) => said(model, i)).join(" \u00b7 ")
+      if (i === first) chips.append(element("span", { class: "hidden" }, "the first doubted step"));
+      if (extra) chips.append(extra(i));
+      // For eyes alone: the scores above say it, too.
+      const detail = element("p", { class: "detail", "aria-hidden": "true" });
+      detail.append(`Step ${i + 1}: ${models.map((model) => said(model, i)).join(" \u00b7 ")}`
         + (i === first ? " \u00b7 the first doubted step" : ""));
       if (!models.length) detail.hidden = true;
       row.append(number, text(element("div"), step), chips, detail);
-      if (extra) row.append(extra(i));
       list.append(row);
     });
     return list;
   }
 
-  return { colour, element, text, visible, pieces, stepList, verdict, firstDoubted, shown };
+  return { colour, element, fixed, text, visible, stepList, verdict, firstDoubted, shown };
 })();
