@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
+import dataclasses
 import json
 import sqlite3
 import threading
@@ -38,7 +39,19 @@ CREATE TABLE IF NOT EXISTS given (
   UNIQUE (annotator, item)
 );
 """
-_VERSION = 1
+# Since version 2.
+_DRAWN = """
+CREATE TABLE IF NOT EXISTS drawn (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  item TEXT NOT NULL,
+  path TEXT NOT NULL,
+  round INTEGER NOT NULL,
+  draw TEXT NOT NULL,
+  at REAL NOT NULL,
+  UNIQUE (item, path, round)
+);
+"""
+_VERSION = 2
 
 
 class Kept(NamedTuple):
@@ -106,8 +119,8 @@ class JudgementStore:
       self._db.execute("PRAGMA journal_mode=WAL")
       self._db.execute("PRAGMA synchronous=FULL")
       (version,) = self._db.execute("PRAGMA user_version").fetchone()
-      if version == 0:
-        self._db.executescript(_TABLES)
+      if version in (0, 1):
+        self._db.executescript(_TABLES + _DRAWN)
         self._db.execute(f"PRAGMA user_version={_VERSION}")
       elif version != _VERSION:
         raise errors.InputError(
@@ -210,6 +223,46 @@ class JudgementStore:
         " VALUES (?, ?, ?, ?)",
         (*given, at),
       )
+
+  def drawn(self) -> dict[str, tuple[judgements.Draw, ...]]:
+    """Returns what a policy wrote for each item, in its order."""
+    found: dict[str, list[judgements.Draw]] = {}
+    with self._lock, self._errors():
+      rows = self._db.execute(
+        "SELECT item, path, draw FROM drawn ORDER BY number"
+      )
+      for item, path, text in rows:
+        draw = json.loads(text)
+        found.setdefault(item, []).append(
+          judgements.Draw(
+            *(tuple(json.loads(path)), tuple(draw["known"])),
+            *(draw["steps"], draw["is_end"]),
+          )
+        )
+    return {item: tuple(draws) for item, draws in found.items()}
+
+  def draw(
+    self, item: judgements.Item, draw: judgements.Draw, at: float
+  ) -> judgements.Item:
+    """Keeps what a policy wrote; returns the item with it.
+
+    Args:
+      item: The item as it is kept.
+      draw: What was written for it.
+      at: Now, in seconds since 1970.
+
+    Raises:
+      Unkept: The file can't be written, or has another draw there.
+    """
+    number = len(item.draws(draw.path))
+    record = dict(known=draw.known, steps=draw.steps, is_end=draw.is_end)
+    with self._lock, self._errors(), self._transaction():
+      self._db.execute(
+        "INSERT INTO drawn (item, path, round, draw, at)"
+        " VALUES (?, ?, ?, ?, ?)",
+        (item.id, json.dumps(draw.path), number, json.dumps(record), at),
+      )
+    return dataclasses.replace(item, drawn=(*item.drawn, draw))
 
   def _events(self, annotator: str | None, item: str | None) -> list[Kept]:
     asked = dict(annotator=annotator, item=item)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import dataclasses
+import datetime
 import os
 import pathlib
 import secrets
@@ -43,9 +45,11 @@ def items_of(
   Args:
     task: What is asked: `pairs` takes two by two of a problem, `alternatives`
       all of it, and the others each by itself.
-    solutions: The solutions; those without steps make no item.
+    solutions: The solutions; those without steps make no item, but for
+      `alternatives`, where one may be a problem alone.
   """
-  solutions = [s for s in solutions if s.steps]
+  if task != "alternatives":
+    solutions = [s for s in solutions if s.steps]
   if task in ("first_error", "per_step"):
     return [judgements.Item(s.id, task, (s,)) for s in solutions]
   groups: dict[Any, list[schema.Solution]] = {}
@@ -80,6 +84,8 @@ class Folder:
         " people` wrote"
       )
     self.task: judgements.Task = work["task"]
+    # Earlier folders have solutions without steps that are no problems to solve.
+    self._has_problems = work.get("has_problems", False)
     # What the names that browsers have for items are made with.
     self.secret = str(work.get("secret", ""))
     known = {
@@ -87,9 +93,14 @@ class Folder:
     }
     self.design = work_queue.Design(**known)
 
+  def pool(self) -> list[schema.Solution]:
+    """Returns the solutions to judge."""
+    found = jsonl.read_solutions(self.path / _POOL)
+    return [s for s in found if s.steps or self._has_problems]
+
   def items(self) -> list[judgements.Item]:
     """Returns the items of the pool, in the order of the file."""
-    return items_of(self.task, [*jsonl.read_solutions(self.path / _POOL)])
+    return items_of(self.task, self.pool())
 
   def gold(self) -> list[schema.Solution]:
     """Returns the solutions whose ratings are known."""
@@ -112,13 +123,14 @@ class Folder:
     """
     items = [*self.items(), *items_of(self.task, self.gold())]
     with contextlib.closing(self.store()) as store:
-      events = store.events()
+      events, drawn = store.events(), store.drawn()
     by: dict[str, dict[str, list[judgement_store.Kept]]] = {}
     for event in events:
       by.setdefault(event.item, {}).setdefault(event.annotator, []).append(
         event
       )
     for item in items:
+      item = dataclasses.replace(item, drawn=drawn.get(item.id, ()))
       for said in by.get(item.id, {}).values():
         yield item, judgements.state_of(item, [x.event for x in said]), said
 
@@ -190,6 +202,7 @@ def begin(
     x: getattr(design, x) for x in work_queue.Design.__dataclass_fields__
   }
   kept, kept_gold = list[schema.Solution](), list[schema.Solution]()
+  before: Mapping[str, Any] = {}
   if (folder / _WORK).exists():
     before = files.read_json(folder / _WORK)
     different = [k for k in work if before.get(k) != work[k]]
@@ -199,7 +212,7 @@ def begin(
         " same, or another `output`"
       )
     old = Folder(folder)
-    kept, kept_gold = [*jsonl.read_solutions(folder / _POOL)], old.gold()
+    kept, kept_gold = old.pool(), old.gold()
     secret = before["secret"]
   elif folder.exists() and {x.name for x in folder.iterdir()} - {locks.NAME}:
     raise errors.InputError(
@@ -212,8 +225,12 @@ def begin(
   solutions, gold = _both(kept, solutions), _both(kept_gold, gold)
   errors.raise_first(_faults(task, solutions, gold))
   folder.mkdir(parents=True, exist_ok=True)
+  if before and not before.get("has_problems"):
+    # What isn't to be judged is out before the file that says so.
+    jsonl.write_solutions(folder / _POOL, kept)
   # First what marks the folder as ours: a killed start can be made again.
-  files.write_json(folder / _WORK, work | dict(secret=secret))
+  more = dict(secret=secret, has_problems=True)
+  files.write_json(folder / _WORK, work | more)
   jsonl.write_solutions(folder / _POOL, solutions)
   jsonl.write_solutions(folder / _GOLD, gold)
   return Folder(folder)
@@ -270,9 +287,16 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
       said[0].annotator,
       dict(
         seconds=round(sum(x.seconds for x in said), 1),
+        timestamp=_when(said[-1].at),
         given_for=given.get((said[0].annotator, item.id), ""),
       ),
     )
+
+
+def _when(at: float) -> str:
+  """Returns a time as PRM800K has it, here in UTC."""
+  when = datetime.datetime.fromtimestamp(at, datetime.timezone.utc)
+  return when.replace(tzinfo=None).isoformat(timespec="milliseconds")
 
 
 def preferences(folder: Folder) -> Iterator[dict[str, Any]]:
