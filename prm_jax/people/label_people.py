@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import logging
 import math
@@ -14,10 +16,12 @@ from typing import Literal, TYPE_CHECKING
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.jobs import job_inputs
+from prm_jax.jobs import policies
 from prm_jax.jobs import report
 from prm_jax.jobs import step_scores
 from prm_jax.people import judgements
 from prm_jax.people import work_queue
+from prm_jax.policy import sampling as sampling_lib
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.runtime import verbs
@@ -30,6 +34,8 @@ _logger = logging.getLogger(__name__)
 Order = Literal["convincing", "uncertain", "file"]
 # The name of a person who works alone.
 _ALONE = "me"
+# People wait for what a server draws.
+_TRIES, _READ_S = 3, 60.0
 _NAME = re.compile(r"[^\W\d_][\w @.-]*")
 
 
@@ -38,7 +44,8 @@ class PeopleJob(verbs.Value):
   """What people judge, who they are, and where the work is kept.
 
   Args:
-    input: The solutions to judge.
+    input: The solutions to judge; with --policy also problems (with
+      --format=jsonl, a line without steps is a problem).
     output: The folder of the work; the same one goes on with it.
     gold: A file of solutions with known ratings or labels, which are hidden
       among the others.
@@ -68,6 +75,12 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
     order: Which come first, of those that aren't drawn at random: convincing
       (by the model's score, wrong answers first), uncertain (scores near 0.5)
       or file (default: convincing if there are scores, else file).
+    policy: For the task alternatives, a model that draws next steps while people
+      work, at each path that somebody reaches; --seed seeds them, and
+      --max_tokens is of a step.
+    sampling: How it samples.
+    num_alternatives: How many different next steps it draws at a path, besides
+      those of the solutions of --input.
 
   Example:
     prm-jax label people --input=samples.jsonl --output=labels
@@ -75,6 +88,11 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
 
   task: judgements.Task = "first_error"
   order: Order | None = None
+  policy: policies.Policy | files.PathLike | None = None
+  sampling: sampling_lib.Sampling = dataclasses.field(
+    default_factory=sampling_lib.Sampling
+  )
+  num_alternatives: verbs.Count = 4
 
   compiles = True
 
@@ -86,6 +104,8 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       yield f"`task={self.task}`: no model scores it; leave out the scores"
     if self.adjudicate and self.task not in ("first_error", "per_step"):
       yield f"`adjudicate=True`: the task {self.task} has no such rule"
+    if self.policy is not None and self.task != "alternatives":
+      yield f"`task={self.task}`: no policy draws for it; leave out `policy`"
 
   @property
   def _has_scores(self) -> bool:
@@ -106,19 +126,70 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
     from prm_jax.runtime import locks
 
     model = None if self.checkpoint is None else self.checkpoint.folder
+    policy = self._checked_policy()
     read = [job.input.stored_at, job.gold, job.annotators, model, self.scores]
+    if policy is not None and not policy.is_server:
+      read.append(files.local_path(policy.source))
     outputs.check(dict(output=job.output), read, are_folders=True)
     names = _names(job.annotators)
-    solutions, left_out = job.input.read()
+    if policy is None:
+      solutions, left_out = job.input.read()
+      solutions = [s for s in solutions if s.steps]
+    else:
+      solutions, left_out = job.input.read_some(takes_problems=True)
     report.left_out(left_out)
     gold = [] if job.gold is None else [*jsonl.read_solutions(job.gold)]
     # A second server would give the same items to others.
     with locks.held(pathlib.Path(job.output), "letting people judge in it"):
       folder = people_folder.begin(job.output, self.task, self, solutions, gold)
-      self._serve(job, folder, names)
+      with self._drawing(policy) as generate:
+        self._serve(job, folder, names, generate)
+
+  def _checked_policy(self) -> policies.Policy | None:
+    """Returns the policy; one at a server isn't waited for as long as by a job.
+
+    Raises:
+      InputError: Its options don't fit.
+    """
+    if self.policy is None:
+      return None
+    policy = verbs.made(policies.Policy, self.policy)
+    policy.check()
+    server = policy.server
+    if server.chat and not server.continues:
+      raise errors.InputError(
+        "`chat=True`: next steps follow others, and such a chat begins anew;"
+        " give `continues=True` if the server can, or leave out `chat`"
+      )
+    if not policy.is_server:
+      return policy
+    server = dataclasses.replace(
+      server,
+      tries=server.tries or _TRIES,
+      read_s=server.read_s or _READ_S,
+    )
+    return dataclasses.replace(policy, server=server)
+
+  @contextlib.contextmanager
+  def _drawing(
+    self, policy: policies.Policy | None
+  ) -> Iterator[schema.Generate | None]:
+    """Yields what goes on by one step; None without a policy."""
+    if policy is None:
+      yield None
+      return
+    from prm_jax.search import writers
+
+    how = writers.How(self.sampling, self.seed)
+    with writers.opened(policy, how, None, Counter()) as (opened, _):
+      yield opened.step
 
   def _serve(
-    self, job: PeopleJob, folder: people_folder.Folder, names: Sequence[str]
+    self,
+    job: PeopleJob,
+    folder: people_folder.Folder,
+    names: Sequence[str],
+    generate: schema.Generate | None,
   ) -> None:
     """Serves the page of a folder until SIGINT or SIGTERM."""
     from prm_jax.people import desk as desk_lib
@@ -127,6 +198,8 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
     from prm_jax.runtime import listening
 
     items = folder.items()
+    if generate is not None:
+      errors.raise_first(_conversations(items))
     golden = people_folder.items_of(self.task, folder.gold())
     scores = self._scored(items)
     shown = scores
@@ -146,7 +219,10 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       folder.secret,
     )
     keys = folder.keys(names)
-    desk = desk_lib.Desk(work, folder.store(), keys)
+    desk = desk_lib.Desk(
+      *(work, folder.store(), keys, generate, self.num_alternatives)
+    )
+    desk.begin_drawing()
     server = people_server.PeopleServer(desk, job.host, job.port, _logger.error)
     links = folder.write_links(server.url, keys)
 
@@ -157,7 +233,10 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
         # Not into a file that keeps what was printed.
         _logger.info(f"{server.url}#key={next(iter(keys))}")
 
-    listening.run(server, ready)
+    try:
+      listening.run(server, ready)
+    finally:
+      desk.close()
 
   def _scored(
     self, items: Sequence[judgements.Item]
@@ -185,6 +264,17 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       return False, abs(least - schema.THRESHOLD)
 
     return [*items] if order == "file" else sorted(items, key=wanted)
+
+
+def _conversations(items: Sequence[judgements.Item]) -> Iterator[str]:
+  """Yields which items a policy can't go on from."""
+  for item in items:
+    for s in item.solutions:
+      if s.messages is not None:
+        yield (
+          f"solution {s.id!r} is a conversation, which no policy goes on with"
+          " here; leave out `policy`"
+        )
 
 
 def _names(path: files.PathLike | None) -> list[str]:

@@ -295,7 +295,7 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
 
 def _when(at: float) -> str:
   """Returns a time as PRM800K has it, here in UTC."""
-  when = datetime.datetime.fromtimestamp(at, datetime.timezone.utc)
+  when = datetime.datetime.fromtimestamp(at, datetime.UTC)
   return when.replace(tzinfo=None).isoformat(timespec="milliseconds")
 
 

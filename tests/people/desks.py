@@ -39,6 +39,8 @@ def desk(
   gold: Sequence[str] = (),
   scores: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
   keys: Mapping[str, str] = KEYS,
+  generate: schema.Generate | None = None,
+  num_drawn: int = 2,
   **design,
 ) -> desk_lib.Desk:
   """Returns a desk whose judgements are in a folder."""
@@ -54,7 +56,7 @@ def desk(
     "secret",
   )
   store = judgement_store.JudgementStore(folder / "judgements.db")
-  return desk_lib.Desk(work, store, keys)
+  return desk_lib.Desk(work, store, keys, generate, num_drawn)
 
 
 @contextlib.contextmanager

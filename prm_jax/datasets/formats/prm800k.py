@@ -285,8 +285,10 @@ def _raw(tree: list[schema.Solution]) -> dict[str, Any]:
   steps = [_raw_step(path, alternatives, k) for k in range(num_steps)]
   extra = first.extra
   timestamp, seconds = extra.get("timestamp"), extra.get("seconds")
+  total_ms = None
   # Another source's fields may be anything.
-  is_known = isinstance(seconds, int | float) and math.isfinite(seconds)
+  if isinstance(seconds, int | float) and math.isfinite(seconds):
+    total_ms = round(1000 * seconds)
   row = {
     "labeler": extra.get(schema.ANNOTATOR),
     "timestamp": timestamp if isinstance(timestamp, str) else None,
@@ -299,7 +301,7 @@ def _raw(tree: list[schema.Solution]) -> dict[str, Any]:
     },
     "label": {
       "steps": steps,
-      "total_time": round(1000 * seconds) if is_known else None,
+      "total_time": total_ms,
       "finish_reason": extra.get("finish_reason"),
     },
   }
