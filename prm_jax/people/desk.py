@@ -285,14 +285,15 @@ class Desk:
     drawer, path = self._drawer, state.path
     if drawer is None:
       return None
-    number, is_open = len(item.draws(path)), state.reason is None
-    has_failed = drawer.has_failed(item, path)
-    if is_open and not (number or has_failed or item.ends(path)):
+    draws, has_failed = item.draws(path), drawer.has_failed(item, path)
+    is_settled = draws or has_failed or item.ends(path)
+    if state.reason is None and not is_settled:
       drawer.ask(item, path)
     return dict(
-      number=number,
+      number=len(draws),
       is_drawing=drawer.is_drawing(item, path),
       has_failed=has_failed,
+      is_empty=bool(draws) and not draws[-1].steps,
     )
 
   def _give(self, given: judgement_store.Given) -> None:

@@ -252,7 +252,7 @@ def test_a_policy_that_is_down_is_asked_again_and_one_line_says_so(
 
   desk = begin(generate)
   shown = drawn(desk)
-  assert shown["draws"] == dict(number=0, is_drawing=False, has_failed=True)
+  assert shown["draws"]["has_failed"] and not shown["draws"]["number"]
   (record,) = caplog.records
   assert record.getMessage() == f"no next step was drawn: {why}"
   assert drawn(desk)["draws"]["has_failed"]
