@@ -137,6 +137,7 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       solutions = [s for s in solutions if s.steps]
     else:
       solutions, left_out = job.input.read_some(takes_problems=True)
+      errors.raise_first(_conversations(solutions))
     report.left_out(left_out)
     gold = [] if job.gold is None else [*jsonl.read_solutions(job.gold)]
     # A second server would give the same items to others.
@@ -198,8 +199,6 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
     from prm_jax.runtime import listening
 
     items = folder.items()
-    if generate is not None:
-      errors.raise_first(_conversations(items))
     golden = people_folder.items_of(self.task, folder.gold())
     scores = self._scored(items)
     shown = scores
@@ -266,15 +265,14 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
     return [*items] if order == "file" else sorted(items, key=wanted)
 
 
-def _conversations(items: Sequence[judgements.Item]) -> Iterator[str]:
-  """Yields which items a policy can't go on from."""
-  for item in items:
-    for s in item.solutions:
-      if s.messages is not None:
-        yield (
-          f"solution {s.id!r} is a conversation, which no policy goes on with"
-          " here; leave out `policy`"
-        )
+def _conversations(solutions: Sequence[schema.Solution]) -> Iterator[str]:
+  """Yields which solutions a policy can't go on from."""
+  for s in solutions:
+    if s.messages is not None:
+      yield (
+        f"solution {s.id!r} is a conversation, which no policy goes on with"
+        " here; leave out `policy`"
+      )
 
 
 def _names(path: files.PathLike | None) -> list[str]:

@@ -60,6 +60,18 @@ def wilson(right: int, num: int) -> tuple[float, float]:
   return max(0.0, middle - half), min(1.0, middle + half)
 
 
+def share(right: int, num: int) -> dict[str, Any] | None:
+  """Returns a share with its interval; None of nothing.
+
+  Args:
+    right: How often it was so.
+    num: How often it could be.
+  """
+  if not num:
+    return None
+  return dict(value=right / num, interval=list(wilson(right, num)), of=num)
+
+
 def judged(folder: people_folder.Folder) -> list[Judged]:
   """Returns the items that people ended, in the order in which they did.
 
@@ -150,10 +162,10 @@ def of_person(found: Sequence[Judged]) -> dict[str, Any]:
     seconds_a_step=_median(paces),
     seconds_a_step_first_half=_median(paces[:middle]),
     seconds_a_step_last_half=_median(paces[middle:]),
-    rated_right=_share(sum(v == 1 for v in rated), len(rated)),
-    gold=_share(sum(gold), len(gold)),
-    gold_first_half=_share(sum(gold[:half]), half),
-    gold_last_half=_share(sum(gold[half:]), len(gold) - half),
+    rated_right=share(sum(v == 1 for v in rated), len(rated)),
+    gold=share(sum(gold), len(gold)),
+    gold_first_half=share(sum(gold[:half]), half),
+    gold_last_half=share(sum(gold[half:]), len(gold) - half),
   )
 
 
@@ -190,13 +202,6 @@ def table(told: Mapping[str, Any]) -> tables.Table:
     num = tables.Number(pair["solutions"])
     rows.append((f"{pair['a']} and {pair['b']}", dict(items=num, same=number)))
   return tables.Table(columns, rows)
-
-
-def _share(right: int, num: int) -> dict[str, Any] | None:
-  """Returns a share with its interval; None of nothing."""
-  if not num:
-    return None
-  return dict(value=right / num, interval=list(wilson(right, num)), of=num)
 
 
 def _median(values: Sequence[float]) -> float | None:

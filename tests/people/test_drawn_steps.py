@@ -1,5 +1,6 @@
 """Next steps that a policy draws: different, kept before they are shown."""
 
+import contextlib
 import json
 import sqlite3
 import threading
@@ -8,12 +9,23 @@ import time
 import desks
 import pytest
 
+import prm_jax
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.datasets.formats import prm800k
+from prm_jax.jobs import policies
 from prm_jax.people import desk as desk_lib
 from prm_jax.people import drawn_steps
 from prm_jax.people import judgement_store
 from prm_jax.people import judgements
+from prm_jax.people import people_folder
+from prm_jax.people import work_queue
+from prm_jax.records import jsonl
+from prm_jax.records import sources
+from prm_jax.runtime import files
+from prm_jax.runtime import listening
+from prm_jax.search import search_models
+from prm_jax.search import writers
 
 RATE = dict(kind="rate", step=0, alternative=0, rating=1)
 
@@ -292,6 +304,118 @@ def test_a_persons_step_is_in_no_log(begin, caplog):
   assert drawn(desk)["draws"]["has_failed"]
   (record,) = caplog.records
   assert "secret" not in record.getMessage()
+
+
+# --- The command and its folder ---------------------------------------------
+
+
+@pytest.fixture
+def label(tmp_path, monkeypatch):
+  """Runs the command on records with a policy; calls what is done meanwhile."""
+  (tmp_path / "policy").mkdir()
+
+  def label(records, do=lambda desk: None, *texts, **options):
+    @contextlib.contextmanager
+    def opened(policy, how, replies, counts):
+      asked.append((policy, how))
+      generate = writer(*texts)
+      yield search_models.Policy(generate, generate), {}
+
+    asked = []
+    monkeypatch.setattr(writers, "opened", opened)
+    monkeypatch.setattr(listening, "run", lambda server, ready: do(server.desk))
+    files.write_records(tmp_path / "in.jsonl", records)
+    options = dict(policy=tmp_path / "policy", task="alternatives") | options
+    verb = prm_jax.LabelPeople(**options)
+    verb.run(verb.job(tmp_path / "in.jsonl", tmp_path / "labels", port=0))
+    return asked
+
+  return label
+
+
+def test_problems_are_solved_step_by_step_and_keep_their_answers(
+  label, tmp_path
+):
+  def work(desk):
+    shown = drawn(desk, "me")
+    assert shown["alternatives"] == ["x", "y", "z", "w"]
+    flag = dict(kind="flag", step=0, alternative=0)
+    for i, event in enumerate(
+      (RATE, flag, dict(kind="take", alternative=0)),
+    ):
+      shown = desk.add("me", body(shown, event, str(i)))
+    desk.add("me", body(shown, dict(kind="end", reason="solution"), "end"))
+
+  records = [dict(id="p", problem="6 x 2?", answer="12")]
+  label(records, work, *"xyzw")
+  (ours,), _ = sources.read("people", tmp_path / "labels" / "judgements.db")
+  assert ours.steps == ("x",) and ours.extra["reference_answer"] == "12"
+  assert ours.extra["flagged_steps"] == [0]
+  prm800k.write(tmp_path / "rows.jsonl", [ours])
+  (back,) = prm800k.read(tmp_path / "rows.jsonl")
+  for name in ("reference_answer", "timestamp", "seconds", "flagged_steps"):
+    assert back.extra[name] == ours.extra[name]
+  # More of the pool leave the item its name, and what was said.
+  more = dict(id="s", problem="6 x 2?", steps=["x", "12"])
+  label([more], lambda desk: None, "u", "v")
+  assert sources.read("people", tmp_path / "labels" / "judgements.db")[0] == [
+    ours
+  ]
+
+
+def test_a_server_isnt_waited_for_as_long_as_by_a_job(label):
+  server = policies.Server(model="m", tries=5)
+  policy = policies.Policy("http://127.0.0.1:9/v1", server=server)
+  records = [dict(id="p", problem="6 x 2?")]
+  ((asked, how),) = label(records, policy=policy, seed=3)
+  assert (asked.server.tries, asked.server.read_s) == (5, 60.0)
+  assert how.seed == 3 and how.max_step_tokens is None
+
+
+@pytest.mark.parametrize(
+  "options, why",
+  [
+    (dict(task="per_step"), "no policy draws for it"),
+    (
+      dict(
+        policy=policies.Policy(
+          "http://x/v1", server=policies.Server(model="m", chat=True)
+        )
+      ),
+      "give `continues=True`",
+    ),
+    (dict(policy="http://x/v1"), "give `model`"),
+  ],
+)
+def test_a_policy_that_cant_draw_is_refused(label, options, why):
+  with pytest.raises(errors.InputError, match=why) as e:
+    label([dict(id="p", problem="6 x 2?")], **options)
+  assert "\n" not in str(e.value)
+
+
+def test_what_no_policy_goes_on_with_is_refused(label, tmp_path):
+  told = [dict(role="user", content="?"), dict(role="assistant", content="!")]
+  with pytest.raises(errors.InputError, match="'c' is a conversation"):
+    label([dict(id="c", messages=told, steps=["!"])])
+  with pytest.raises(errors.InputError, match="give another `output`"):
+    label([dict(id="p", problem="?")], policy=tmp_path / "labels")
+
+
+def test_a_pool_of_earlier_keeps_its_items(tmp_path):
+  """Solutions without steps weren't in it, and so named none."""
+  design = work_queue.Design()
+  folder = people_folder.begin(
+    *(tmp_path, "alternatives", design, [desks.solution("a")], [])
+  )
+  empty = desks.solution("z", ())
+  jsonl.write_solutions(tmp_path / "solutions.jsonl", [empty, *folder.pool()])
+  work = files.read_json(tmp_path / "work.json")
+  del work["has_problems"]
+  files.write_json(tmp_path / "work.json", work)
+  before = people_folder.Folder(tmp_path)
+  assert [x.id for x in before.items()] == ["a"]
+  now = people_folder.begin(tmp_path, "alternatives", design, [empty], [])
+  assert [x.id for x in now.items()] == ["a", "z"]
 
 
 def test_a_folder_of_the_version_before_is_read_and_goes_on(tmp_path):
