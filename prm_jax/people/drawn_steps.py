@@ -11,7 +11,9 @@ time are one batch, and nobody's other requests wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -20,12 +22,16 @@ import threading
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.jobs import policies
 from prm_jax.people import judgements
+from prm_jax.policy import sampling as sampling_lib
 
 _logger = logging.getLogger(__name__)
 
 # A policy that writes the same again isn't asked for ever.
 _ATTEMPTS = 3
+# People wait for what a server draws.
+_TRIES, _READ_S = 3, 60.0
 # A step that is being written isn't waited for when the server ends.
 _LONGEST_END_S = 2.0
 
@@ -154,6 +160,68 @@ class Drawer:
         if failed:
           self._failed.add(asked.key)
     return True
+
+
+def checked(policy: policies.Policy) -> policies.Policy:
+  """Returns a policy that can draw; one at a server has little time for it.
+
+  Args:
+    policy: The policy.
+
+  Raises:
+    InputError: Its options don't fit, or it can't go on from a step.
+  """
+  policy.check()
+  server = policy.server
+  if server.chat and not server.continues:
+    raise errors.InputError(
+      "`chat=True`: next steps follow others, and such a chat begins anew; give"
+      " `continues=True` if the server can, or leave out `chat`"
+    )
+  if not policy.is_server:
+    return policy
+  server = dataclasses.replace(
+    server, tries=server.tries or _TRIES, read_s=server.read_s or _READ_S
+  )
+  return dataclasses.replace(policy, server=server)
+
+
+def check_solutions(solutions: Sequence[schema.Solution]) -> None:
+  """Refuses what no policy goes on with.
+
+  Args:
+    solutions: What next steps are wanted for.
+
+  Raises:
+    InputError: One is a conversation.
+  """
+  for s in solutions:
+    if s.messages is not None:
+      raise errors.InputError(
+        f"solution {s.id!r} is a conversation, which no policy goes on with"
+        " here; leave out `policy`"
+      )
+
+
+@contextlib.contextmanager
+def opened(
+  policy: policies.Policy | None, sampling: sampling_lib.Sampling, seed: int
+) -> Iterator[schema.Generate | None]:
+  """Yields what goes on by one step; None without a policy.
+
+  Args:
+    policy: What `checked` returned.
+    sampling: How it samples.
+    seed: The seed of all that is drawn.
+  """
+  if policy is None:
+    yield None
+    return
+  from prm_jax.search import writers
+
+  how = writers.How(sampling, seed)
+  with writers.opened(policy, how, None, Counter()) as (found, _):
+    yield found.step
 
 
 def draws(

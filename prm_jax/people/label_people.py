@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-import contextlib
 import dataclasses
 import logging
 import math
@@ -34,8 +32,6 @@ _logger = logging.getLogger(__name__)
 Order = Literal["convincing", "uncertain", "file"]
 # The name of a person who works alone.
 _ALONE = "me"
-# People wait for what a server draws.
-_TRIES, _READ_S = 3, 60.0
 _NAME = re.compile(r"[^\W\d_][\w @.-]*")
 
 
@@ -121,12 +117,15 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       InputError: The folder holds other work, a file can't be used, or the port
         is taken.
     """
+    from prm_jax.people import drawn_steps
     from prm_jax.people import people_folder
     from prm_jax.records import jsonl
     from prm_jax.runtime import locks
 
     model = None if self.checkpoint is None else self.checkpoint.folder
-    policy = self._checked_policy()
+    policy = None
+    if self.policy is not None:
+      policy = drawn_steps.checked(verbs.made(policies.Policy, self.policy))
     read = [job.input.stored_at, job.gold, job.annotators, model, self.scores]
     if policy is not None and not policy.is_server:
       read.append(files.local_path(policy.source))
@@ -137,53 +136,15 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       solutions = [s for s in solutions if s.steps]
     else:
       solutions, left_out = job.input.read_some(takes_problems=True)
-      errors.raise_first(_conversations(solutions))
+      drawn_steps.check_solutions(solutions)
     report.left_out(left_out)
     gold = [] if job.gold is None else [*jsonl.read_solutions(job.gold)]
     # A second server would give the same items to others.
     with locks.held(pathlib.Path(job.output), "letting people judge in it"):
       folder = people_folder.begin(job.output, self.task, self, solutions, gold)
-      with self._drawing(policy) as generate:
+      drawing = drawn_steps.opened(policy, self.sampling, self.seed)
+      with drawing as generate:
         self._serve(job, folder, names, generate)
-
-  def _checked_policy(self) -> policies.Policy | None:
-    """Returns the policy; one at a server isn't waited for as long as by a job.
-
-    Raises:
-      InputError: Its options don't fit.
-    """
-    if self.policy is None:
-      return None
-    policy = verbs.made(policies.Policy, self.policy)
-    policy.check()
-    server = policy.server
-    if server.chat and not server.continues:
-      raise errors.InputError(
-        "`chat=True`: next steps follow others, and such a chat begins anew;"
-        " give `continues=True` if the server can, or leave out `chat`"
-      )
-    if not policy.is_server:
-      return policy
-    server = dataclasses.replace(
-      server,
-      tries=server.tries or _TRIES,
-      read_s=server.read_s or _READ_S,
-    )
-    return dataclasses.replace(policy, server=server)
-
-  @contextlib.contextmanager
-  def _drawing(
-    self, policy: policies.Policy | None
-  ) -> Iterator[schema.Generate | None]:
-    """Yields what goes on by one step; None without a policy."""
-    if policy is None:
-      yield None
-      return
-    from prm_jax.search import writers
-
-    how = writers.How(self.sampling, self.seed)
-    with writers.opened(policy, how, None, Counter()) as (opened, _):
-      yield opened.step
 
   def _serve(
     self,
@@ -263,16 +224,6 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       return False, abs(least - schema.THRESHOLD)
 
     return [*items] if order == "file" else sorted(items, key=wanted)
-
-
-def _conversations(solutions: Sequence[schema.Solution]) -> Iterator[str]:
-  """Yields which solutions a policy can't go on from."""
-  for s in solutions:
-    if s.messages is not None:
-      yield (
-        f"solution {s.id!r} is a conversation, which no policy goes on with"
-        " here; leave out `policy`"
-      )
 
 
 def _names(path: files.PathLike | None) -> list[str]:
