@@ -42,6 +42,12 @@
     box.textContent = prm.visible(words);
   }
 
+  /** Says what went wrong; what isn't kept then stays here unless one forgets it. */
+  function tellError(words) {
+    tell("error", words);
+    find("forget").hidden = !words || !calls.remembered().length;
+  }
+
   const say = (words) => { find("said").textContent = prm.visible(words); };
   const capital = (words) => words[0].toUpperCase() + words.slice(1);
   const letter = (i) => (i < 26 ? String.fromCharCode(65 + i) : String(i + 1));
@@ -50,14 +56,14 @@
   /** Does something that waits for the server; then the keys that wait for it. */
   async function run(action) {
     busy = true;
-    tell("error", "");
+    tellError("");
     try {
       await action();
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       waiting.length = 0;
       say("");
-      tell("error", error.message);
+      tellError(error.message);
       if (error.status === 401) askKey();
     } finally {
       busy = false;
@@ -104,7 +110,7 @@
     }
     if (last) show(last);
     else await loadNext();
-    tell("error", refused.join("\n"));
+    tellError(refused.join("\n"));
   });
 
   /** Sends a judgement of the item and shows the item after it. */
@@ -539,6 +545,10 @@
     if (busy) return;
     sessionStorage.setItem(KEY, given);
     useKey(given);
+  });
+  find("forget").addEventListener("click", () => {
+    calls.forget();
+    tellError("");
   });
   find("open-help").addEventListener("click", openHelp);
   find("close-help").addEventListener("click", () => find("help").close());

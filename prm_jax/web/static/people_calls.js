@@ -127,6 +127,10 @@ const calls = (() => {
     return names.sort().map((x) => JSON.parse(localStorage.getItem(x))).filter((x) => x !== null);
   }
 
+  function forget() {
+    remembered().forEach((x) => localStorage.removeItem(x.name));
+  }
+
   // What a server says that has looked at a judgement, and will never keep it.
   const NEVER = [400, 409];
 
@@ -180,5 +184,5 @@ const calls = (() => {
   }
   document.addEventListener("visibilitychange", count);
 
-  return { Refused, ask, askUntilAnswered, begin, judgement, keep, pathOf, remembered, takeSeconds };
+  return { Refused, ask, askUntilAnswered, begin, forget, judgement, keep, pathOf, remembered, takeSeconds };
 })();
