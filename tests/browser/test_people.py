@@ -522,10 +522,10 @@ server.serve_forever()
 """
 
 
-def start(folder, port=0):
+def start(folder, port=0, server=SERVER):
   """Returns a server as a process, and its address."""
   paths = f"import sys; sys.path[:0] = {sys.path!r}"
-  command = [sys.executable, "-c", paths + SERVER, str(folder), str(port)]
+  command = [sys.executable, "-c", paths + server, str(folder), str(port)]
   process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
   assert process.stdout is not None
   return process, process.stdout.readline().strip()

@@ -20,9 +20,11 @@ def solution(id_: str, steps: Sequence[str] = STEPS, **more) -> schema.Solution:
   return schema.Solution(id_, f"What is asked in {id_}?", tuple(steps), **more)
 
 
-def item(task: str, id_: str = "a") -> judgements.Item:
+def item(
+  task: str, id_: str = "a", steps: Sequence[str] = STEPS
+) -> judgements.Item:
   """Returns an item of a task; of alternatives two that begin alike."""
-  given = [solution(id_)]
+  given = [solution(id_, steps)]
   if task == "pairs":
     given.append(solution(f"{id_}'", ("2 + 2 = 5",)))
   if task == "alternatives":
