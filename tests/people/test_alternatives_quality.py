@@ -29,7 +29,8 @@ def folder(tmp_path):
     *(tmp_path / "labels", "alternatives", work_queue.Design()), pool, []
   )
   store = folder.store()
-  draw = judgements.Draw(("2 + 2 = 4",), (), {"drawn": True}, False)
+  # The text of another path's.
+  draw = judgements.Draw(("2 + 2 = 4",), (), {"2 + 2 = 5": True}, False)
   item = store.draw(folder.items()[0], draw, 0.0)
   take = dict(kind="take", alternative=0)
   end = dict(kind="end", reason="solution")
@@ -94,7 +95,7 @@ def test_the_command_writes_it_and_the_rows_of_prm800k(
   assert [
     [(x["text"], x["rating"]) for x in step["completions"]]
     for step in ann["label"]["steps"]
-  ] == [[("2 + 2 = 4", 1), ("2 + 2 = 5", -1)], [("drawn", 1)]]
+  ] == [[("2 + 2 = 4", 1), ("2 + 2 = 5", -1)], [("2 + 2 = 5", 1)]]
   assert bob["label"]["steps"][1]["human_completion"]["text"] == "mine"
 
 

@@ -274,20 +274,27 @@ def test_a_policy_that_is_down_is_asked_again_and_one_line_says_so(
 
 
 def test_of_a_batch_one_that_cant_be_drawn_leaves_the_others(begin):
-  write, goes_on = writer("x", "y"), threading.Event()
+  write = writer("u", "v", "x", "y")
+  begun, goes_on, asked = threading.Event(), threading.Event(), []
 
   def generate(prefixes, num):
+    begun.set()
     goes_on.wait(10)
-    if any("in a?" in x.problem for x in prefixes):
+    asked.append(len(prefixes))
+    if any("in b?" in x.problem for x in prefixes):
       raise errors.InputError("too long")
     return write(prefixes, num)
 
-  desk = begin(generate, problem(), problem("b"))
-  for name in ("ann", "bob"):
+  keys = {x: x for x in ("ann", "bob", "cat")}
+  desk = begin(generate, *map(problem, "abc"), keys=keys)
+  for name in keys:
     desk.next(name)
+    # The first is being drawn before the others are asked for.
+    begun.wait(10)
   goes_on.set()
-  assert drawn(desk, "bob")["alternatives"] == ["x", "y"]
-  assert drawn(desk)["draws"]["has_failed"]
+  assert drawn(desk, "cat")["alternatives"] == ["x", "y"]
+  assert drawn(desk, "bob")["draws"]["has_failed"]
+  assert asked == [1, 2, 1, 1]
 
 
 def test_a_persons_step_is_in_no_log(begin, caplog):
