@@ -257,10 +257,13 @@ def value(kind: type[verbs.Value], given: Mapping[str, Any]) -> tuple[Any, Any]:
     given: The values of the options that were given, by name.
   """
   tree: dict[str, Any] = {"verb": {}, "job": {}}
-  for name, option in options(kind).items():
+  known = options(kind)
+  for name, option in known.items():
     if name not in given:
       continue
-    for place in option.places:
+    # An option of several values is of those that are given, if any is.
+    places = [x for x in option.places if x[-2] not in known or x[-2] in given]
+    for place in places or option.places:
       at = tree
       for word in place[:-1]:
         at = at.setdefault(word, {})

@@ -12,6 +12,8 @@ import time
 from typing import Any
 
 from prm_jax import errors
+from prm_jax import schema
+from prm_jax.people import drawn_steps
 from prm_jax.people import judgement_store
 from prm_jax.people import judgements
 from prm_jax.people import work_queue
@@ -75,6 +77,8 @@ class Desk:
     work: The items.
     store: Where judgements are kept.
     keys: The name of each person by the key that they send.
+    generate: Of `alternatives`, a policy that goes on by one step.
+    num_drawn: How many next steps it draws at a path.
   """
 
   def __init__(
@@ -82,8 +86,18 @@ class Desk:
     work: Work,
     store: judgement_store.JudgementStore,
     keys: Mapping[str, str],
+    generate: schema.Generate | None = None,
+    num_drawn: int = 4,
   ):
     self._work, self._store = work, store
+    drawn = store.drawn()
+    self._now = {
+      id: dataclasses.replace(item, drawn=drawn.get(id, ()))
+      for id, item in work.items.items()
+    }
+    self._drawer = None
+    if generate is not None:
+      self._drawer = drawn_steps.Drawer(generate, num_drawn, self._keep_drawn)
     self._keys = {key.encode(): name for key, name in keys.items()}
     # One person's two tabs, or two people, change nothing at the same moment.
     self._changing = threading.RLock()
@@ -107,7 +121,7 @@ class Desk:
       events.setdefault((x.annotator, x.item), []).append(x)
     for (annotator, id), said in events.items():
       if id in work.items:
-        state = judgements.state_of(work.items[id], [x.event for x in said])
+        state = judgements.state_of(self._now[id], [x.event for x in said])
         self._note(annotator, id, state, said[-1].at)
 
   def annotator(self, key: str) -> str:
@@ -174,10 +188,16 @@ class Desk:
 
   def _item(self, given: judgement_store.Given) -> dict[str, Any]:
     """Returns an item that was given, as the page has it."""
-    item = self._work.items[given.item]
+    return self._shown(given, *self._stands(given))
+
+  def _stands(
+    self, given: judgement_store.Given
+  ) -> tuple[judgements.State, int]:
+    """Returns what a person says of an item, and the number of the last event."""
     events = self._store.events(given.annotator, given.item)
+    item = self._now[given.item]
     state = judgements.state_of(item, [x.event for x in events])
-    return self._shown(given, state, events[-1].number if events else 0)
+    return state, events[-1].number if events else 0
 
   def add(self, annotator: str, body: Any) -> dict[str, Any]:
     """Keeps what a person says, and returns the item after it.
@@ -207,7 +227,7 @@ class Desk:
       given = self._found(annotator, body["item"])
       try:
         added, state = self._store.add(
-          *(self._work.items[given.item], annotator),
+          *(self._now[given.item], annotator),
           self._turned(given, body["event"]),
           id=f"{annotator}/{body['id']}",
           after=body["after"],
@@ -223,6 +243,74 @@ class Desk:
       self._note(annotator, given.item, state, added.at)
       last = self._store.events(annotator, given.item)[-1].number
       return self._shown(given, state, last)
+
+  def draw(self, annotator: str, body: Any) -> dict[str, Any]:
+    """Has more next steps drawn where a person is; returns the item as it is.
+
+    Args:
+      annotator: The person.
+      body: item, and number, how often was drawn there as the person knows.
+
+    Raises:
+      Refused: The body isn't one, or no policy is there (400), or the item
+        wasn't given to this person (404).
+    """
+    kinds = dict(item=str, number=int)
+    if not isinstance(body, dict) or body.keys() != kinds.keys():
+      raise Refused(400, f"expected an object of {', '.join(kinds)}")
+    for name, kind in kinds.items():
+      if not checks.is_a(body[name], kind):
+        raise Refused(400, f"{name} must be {checks.type_name(kind)}")
+    if self._drawer is None:
+      raise Refused(400, "no policy draws steps here")
+    with self._changing:
+      given = self._found(annotator, body["item"])
+      item = self._now[given.item]
+      state, last = self._stands(given)
+      # What is sent again, or by two people at once, is one draw.
+      is_new = body["number"] == len(item.draws(state.path))
+      if is_new and state.reason is None:
+        self._drawer.ask(item, state.path)
+      return self._shown(given, state, last)
+
+  def begin_drawing(self) -> None:
+    """Draws the first next steps of all, unless they are there.
+
+    So a policy that can't write is refused before anybody waits for it.
+    """
+    first = next((self._now[x] for x in self._work.pool.ranked), None)
+    if self._drawer is not None and first is not None and not first.draws(()):
+      self._drawer.draw_now(first, ())
+
+  def close(self) -> None:
+    """Draws nothing more."""
+    if self._drawer is not None:
+      self._drawer.close()
+
+  def _keep_drawn(self, asked: judgements.Item, draw: judgements.Draw) -> None:
+    """Keeps what a policy drew, unless it is there."""
+    with self._changing:
+      item = self._now[asked.id]
+      if len(item.draws(draw.path)) == len(asked.draws(draw.path)):
+        self._now[item.id] = self._store.draw(item, draw, time.time())
+
+  def _draws(
+    self, item: judgements.Item, state: judgements.State
+  ) -> dict[str, Any] | None:
+    """Returns how drawing stands where a person is; begins it there."""
+    drawer, path = self._drawer, state.path
+    if drawer is None:
+      return None
+    draws, has_failed = item.draws(path), drawer.has_failed(item, path)
+    is_settled = draws or has_failed or item.ends(path)
+    if state.reason is None and not is_settled:
+      drawer.ask(item, path)
+    return dict(
+      number=len(draws),
+      is_drawing=drawer.is_drawing(item, path),
+      has_failed=has_failed,
+      is_empty=bool(draws) and not draws[-1].steps,
+    )
 
   def _give(self, given: judgement_store.Given, at: float) -> None:
     """Keeps in mind what a person was given, and when."""
@@ -311,7 +399,7 @@ class Desk:
     self, given: judgement_store.Given, state: judgements.State, last: int
   ) -> dict[str, Any]:
     """Returns an item as the page has it; scores only once it has ended."""
-    item = self._work.items[given.item]
+    item = self._now[given.item]
     scores = self._work.scores.get(item.id)
     # Who gives up could undo that and judge, with the scores in mind.
     is_judged = state.reason not in (None, *judgements.NOT_JUDGED)
@@ -336,6 +424,9 @@ class Desk:
         for s in solutions
       ],
       alternatives=list(alternatives),
+      ends=[item.ends((*state.path, x)) for x in alternatives],
+      is_end=item.ends(state.path),
+      draws=self._draws(item, state),
       state=dict(
         ratings=[[*place, x] for place, x in sorted(state.ratings.items())],
         flags=[list(place) for place in sorted(state.flags)],

@@ -52,7 +52,7 @@ def solutions(
   ratings = tuple(state.rating(i) for i in range(len(solution.steps)))
   flags = sorted(step for step, _ in state.flags)
   split = (
-    dict(flagged=True, badly_split=flags) if flags else dict(flagged=False)
+    dict(flagged=True, flagged_steps=flags) if flags else dict(flagged=False)
   )
   return [
     dataclasses.replace(
@@ -104,17 +104,24 @@ def _tree(
   problem, source = item.solutions[0].problem, item.solutions[0].source
   name = f"{item.id}/{annotator}"
 
-  def solution(suffix, steps, ratings, is_flagged):
+  references = (s.extra.get(schema.REFERENCE) for s in item.solutions)
+  reference = next((x for x in references if x is not None), None)
+  shared = {**extra, "group": fields.group(problem)}
+  if reference is not None:
+    shared[schema.REFERENCE] = reference
+
+  def solution(suffix, steps, ratings, flags):
+    more = dict(flagged_steps=flags) if flags else {}
     return schema.Solution(
       id=f"{name}/{suffix}",
       problem=problem,
       steps=tuple(steps),
       source=source,
       ratings=tuple(ratings),
-      extra={**extra, "group": fields.group(problem), "flagged": is_flagged},
+      extra={**shared, "flagged": bool(flags), **more},
     )
 
-  path, taken = list(state.path), []
+  path, taken, flagged = list(state.path), [], []
   alternatives = []
   for step in range(len(path) + 1):
     before = path[:step]
@@ -122,25 +129,21 @@ def _tree(
     on = path[step] if step < len(path) and step not in state.written else None
     for number, text in enumerate(known):
       rating = state.rating(step, number)
+      is_flagged = (step, number) in state.flags
       if text == on:
         taken.append(rating)
+        flagged += [step] * is_flagged
       elif rating is not None:
         alternatives.append(
           solution(
             f"{step}.{number}",
             [*before, text],
             [*[None] * step, rating],
-            (step, number) in state.flags,
+            [step] * is_flagged,
           )
         )
     if step in state.written:
       taken.append(None)
   if not path:
     return alternatives
-  flagged = any(
-    (step, number) in state.flags
-    for step, text in enumerate(path)
-    for number, known in enumerate(item.alternatives(path[:step]))
-    if known == text
-  )
   return [solution("path", path, taken, flagged), *alternatives]

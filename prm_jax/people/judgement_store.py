@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -40,7 +41,19 @@ CREATE TABLE IF NOT EXISTS given (
   UNIQUE (annotator, item)
 );
 """
-_VERSION = 1
+# Since version 2.
+_DRAWN = """
+CREATE TABLE IF NOT EXISTS drawn (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  item TEXT NOT NULL,
+  path TEXT NOT NULL,
+  round INTEGER NOT NULL,
+  draw TEXT NOT NULL,
+  at REAL NOT NULL,
+  UNIQUE (item, path, round)
+);
+"""
+_VERSION = 2
 
 
 class Kept(NamedTuple):
@@ -127,14 +140,15 @@ class JudgementStore:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
       (version,) = self._db.execute("PRAGMA user_version").fetchone()
-      if version == 0 and not is_read:
-        self._db.executescript(_TABLES)
+      if version in (0, 1) and not is_read:
+        self._db.executescript(_TABLES + _DRAWN)
         self._db.execute(f"PRAGMA user_version={_VERSION}")
-      elif version != _VERSION:
+      elif version not in (1, _VERSION):
         raise errors.InputError(
           f"{path}: is of another version of prm_jax ({version} instead of"
           f" {_VERSION}); export it by the one that wrote it"
         )
+      self._has_drawn = version == _VERSION or not is_read
 
   def close(self) -> None:
     """Ends the use of the file."""
@@ -231,6 +245,48 @@ class JudgementStore:
         " VALUES (?, ?, ?, ?)",
         (*given, at),
       )
+
+  def drawn(self) -> dict[str, tuple[judgements.Draw, ...]]:
+    """Returns what a policy wrote for each item, in its order."""
+    found: dict[str, list[judgements.Draw]] = {}
+    if not self._has_drawn:
+      return {}
+    with self._lock, self._errors():
+      rows = self._db.execute(
+        "SELECT item, path, draw FROM drawn ORDER BY number"
+      )
+      for item, path, text in rows:
+        draw = json.loads(text)
+        found.setdefault(item, []).append(
+          judgements.Draw(
+            *(tuple(json.loads(path)), tuple(draw["known"])),
+            *(draw["steps"], draw["is_end"]),
+          )
+        )
+    return {item: tuple(draws) for item, draws in found.items()}
+
+  def draw(
+    self, item: judgements.Item, draw: judgements.Draw, at: float
+  ) -> judgements.Item:
+    """Keeps what a policy wrote; returns the item with it.
+
+    Args:
+      item: The item as it is kept.
+      draw: What was written for it.
+      at: Now, in seconds since 1970.
+
+    Raises:
+      Unkept: The file can't be written, or has another draw there.
+    """
+    number = len(item.draws(draw.path))
+    record = dict(known=draw.known, steps=draw.steps, is_end=draw.is_end)
+    with self._lock, self._errors(), self._transaction():
+      self._db.execute(
+        "INSERT INTO drawn (item, path, round, draw, at)"
+        " VALUES (?, ?, ?, ?, ?)",
+        (item.id, json.dumps(draw.path), number, json.dumps(record), at),
+      )
+    return dataclasses.replace(item, drawn=(*item.drawn, draw))
 
   def _events(self, annotator: str | None, item: str | None) -> list[Kept]:
     asked = dict(annotator=annotator, item=item)

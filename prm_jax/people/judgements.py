@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import re
-from typing import Any, get_args, Literal
+from typing import Any, get_args, Literal, NamedTuple
 
 from prm_jax import errors
 from prm_jax import schema
@@ -37,11 +37,28 @@ NOT_JUDGED = (BAD_PROBLEM, GIVE_UP)
 UNDO = "undo"
 
 # Half of a character, which no file can hold.
-_SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 Event = Mapping[str, Any]
 # Where a step stands: its number, and of several alternatives which.
 Place = tuple[int, int]
+
+
+class Draw(NamedTuple):
+  """Next steps that a policy wrote at a path of an item; see drawn_steps.
+
+  Args:
+    path: The steps so far.
+    known: The alternatives that were there before, which keep their numbers so
+      if the pool grows.
+    steps: Those that are new, and of each whether the solution ends with it.
+    is_end: Whether the policy ended the solution there, without a further step.
+  """
+
+  path: tuple[str, ...]
+  known: tuple[str, ...]
+  steps: Mapping[str, bool]
+  is_end: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,33 +70,57 @@ class Item:
     task: What is asked of it.
     solutions: One solution; of `pairs` two, of `alternatives` all that are known
       of the problem, whose steps may begin alike.
+    drawn: Of `alternatives`, what a policy wrote, in the order in which it did.
   """
 
   id: str
   task: Task
   solutions: tuple[schema.Solution, ...]
+  drawn: tuple[Draw, ...] = ()
 
   @property
   def steps(self) -> tuple[str, ...]:
     """The steps of the first solution."""
     return self.solutions[0].steps
 
+  def draws(self, path: Sequence[str]) -> list[Draw]:
+    """Returns what a policy wrote after some steps.
+
+    Args:
+      path: The steps so far.
+    """
+    return [x for x in self.drawn if x.path == tuple(path)]
+
   def alternatives(self, path: Sequence[str]) -> tuple[str, ...]:
-    """Returns what the solutions go on with.
+    """Returns what the solutions and a policy go on with.
 
     Args:
       path: The steps so far.
 
     Returns:
-      The different next steps, in the order of the solutions.
+      The different next steps. More of them come last, whatever is drawn and
+      however the pool grows: they are named by their numbers.
     """
     num = len(path)
-    return tuple(
-      dict.fromkeys(
-        s.steps[num]
-        for s in self.solutions
-        if len(s.steps) > num and s.steps[:num] == tuple(path)
-      )
+    drawn = (text for x in self.draws(path) for text in (*x.known, *x.steps))
+    known = (
+      s.steps[num]
+      for s in self.solutions
+      if len(s.steps) > num and s.steps[:num] == tuple(path)
+    )
+    return tuple(dict.fromkeys((*drawn, *known)))
+
+  def ends(self, path: Sequence[str]) -> bool:
+    """Returns whether a solution, or what a policy wrote, ends there.
+
+    Args:
+      path: The steps so far.
+    """
+    if not path or any(x.is_end for x in self.draws(path)):
+      return bool(path)
+    return any(x.steps.get(path[-1]) for x in self.draws(path[:-1])) or any(
+      s.steps == tuple(path) and s.extra.get("ended") is not False
+      for s in self.solutions
     )
 
 
@@ -316,7 +357,7 @@ def _write(item: Item, state: State, event: Event) -> State:
   del item
   if not event["text"].strip():
     raise errors.InputError("write: the step is empty")
-  if _SURROGATE.search(event["text"]):
+  if SURROGATE.search(event["text"]):
     raise errors.InputError("write: the step has half a character")
   written = state.written | {len(state.path)}
   path = (*state.path, event["text"])

@@ -14,11 +14,13 @@ import urllib.parse
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.jobs import job_inputs
+from prm_jax.jobs import policies
 from prm_jax.jobs import report
 from prm_jax.jobs import step_scores
 from prm_jax.people import judgements
 from prm_jax.people import model_order
 from prm_jax.people import work_queue
+from prm_jax.policy import sampling as sampling_lib
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.runtime import verbs
@@ -41,7 +43,8 @@ class PeopleJob(verbs.Value):
   """What people judge, who they are, and where the work is kept.
 
   Args:
-    input: The solutions to judge.
+    input: The solutions to judge; with --policy also problems (with
+      --format=jsonl, a line without steps is a problem).
     output: The folder of the work; the same one goes on with it.
     gold: A file of solutions with known ratings or labels, which are hidden
       among the others.
@@ -89,6 +92,12 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
     order: Which come first, of those that aren't drawn at random: convincing
       (by the model's score, wrong answers first), uncertain (scores near 0.5)
       or file; without scores, which people_round may write later, it is file.
+    policy: For the task alternatives, a model that draws next steps while people
+      work, at each path that somebody reaches; --seed seeds them, and
+      --max_tokens is of a step.
+    sampling: How it samples.
+    num_alternatives: How many different next steps it draws at a path, besides
+      those of the solutions of --input.
 
   Example:
     prm-jax label people --input=samples.jsonl --output=labels
@@ -97,6 +106,11 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
   task: judgements.Task = "first_error"
   order: model_order.Order = "convincing"
   hold_hours: verbs.Positive = 24.0
+  policy: policies.Policy | files.PathLike | None = None
+  sampling: sampling_lib.Sampling = dataclasses.field(
+    default_factory=sampling_lib.Sampling
+  )
+  num_alternatives: verbs.Count = 4
 
   compiles = True
 
@@ -106,6 +120,8 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       yield f"`task={self.task}`: no model scores it; leave out the scores"
     if self.adjudicate and self.task not in ("first_error", "per_step"):
       yield f"`adjudicate=True`: the task {self.task} has no such rule"
+    if self.policy is not None and self.task != "alternatives":
+      yield f"`task={self.task}`: no policy draws for it; leave out `policy`"
 
   @property
   def _has_scores(self) -> bool:
@@ -121,24 +137,49 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       InputError: The folder holds other work, a file can't be used, or the port
         is taken.
     """
+    from prm_jax.people import drawn_steps
     from prm_jax.people import people_folder
     from prm_jax.records import jsonl
     from prm_jax.runtime import locks
 
     model = None if self.checkpoint is None else self.checkpoint.folder
+    policy = None
+    if self.policy is not None:
+      policy = drawn_steps.checked(verbs.made(policies.Policy, self.policy))
     read = [job.input.stored_at, job.gold, job.annotators, model, self.scores]
+    if policy is not None and not policy.is_server:
+      read.append(files.local_path(policy.source))
     outputs.check(dict(output=job.output), read, are_folders=True)
     names = _names(job.annotators)
-    solutions, left_out = job.input.read()
+    if policy is None:
+      given, left_out = job.input.read()
+      solutions = [s for s in given if s.steps]
+    else:
+      given, left_out = job.input.read_some(takes_problems=True)
+      solutions = given
+      drawn_steps.check_solutions(solutions)
     report.left_out(left_out)
+    items = people_folder.items_of(self.task, solutions)
+    unused = len(given) - sum(len(x.solutions) for x in items)
+    if unused:
+      _logger.info(
+        f"{unused:,} solutions of `input` make no item: they have no steps, or no"
+        " other one to be compared with"
+      )
     gold = [] if job.gold is None else [*jsonl.read_solutions(job.gold)]
     # A second server would give the same items to others.
     with locks.held(pathlib.Path(job.output), "letting people judge in it"):
       folder = people_folder.begin(job.output, self.task, self, solutions, gold)
-      self._serve(job, folder, names)
+      drawing = drawn_steps.opened(policy, self.sampling, self.seed)
+      with drawing as generate:
+        self._serve(job, folder, names, generate)
 
   def _serve(
-    self, job: PeopleJob, folder: people_folder.Folder, names: Sequence[str]
+    self,
+    job: PeopleJob,
+    folder: people_folder.Folder,
+    names: Sequence[str],
+    generate: schema.Generate | None,
   ) -> None:
     """Serves the page of a folder until SIGINT or SIGTERM."""
     from prm_jax.people import desk as desk_lib
@@ -147,7 +188,10 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
 
     work = self._work(folder)
     keys = folder.keys(names)
-    desk = desk_lib.Desk(work, folder.store(), keys)
+    desk = desk_lib.Desk(
+      *(work, folder.store(), keys, generate, self.num_alternatives)
+    )
+    desk.begin_drawing()
     server = people_server.PeopleServer(
       desk, job.host, job.port, _logger.error, job.public_url
     )
@@ -161,21 +205,17 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
         # Not into a file that keeps what was printed.
         _logger.info(f"{server.url}#key={next(iter(keys))}")
 
-    listening.run(server, ready)
+    try:
+      listening.run(server, ready)
+    finally:
+      desk.close()
 
   def _work(self, folder: people_folder.Folder) -> desk_lib.Work:
     """Returns the work of a folder, by scores that a round may replace."""
     from prm_jax.people import desk as desk_lib
     from prm_jax.people import people_folder
 
-    pool = folder.pool()
-    items = people_folder.items_of(self.task, pool)
-    unused = len(pool) - sum(len(x.solutions) for x in items)
-    if unused:
-      _logger.info(
-        f"{folder.path}: {unused:,} solutions make no item: they have no steps,"
-        " or no other one to be compared with"
-      )
+    items = folder.items()
     golden = people_folder.items_of(self.task, folder.gold())
     everything = (*items, *golden)
     path = folder.path / people_folder.SCORES

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import dataclasses
+import datetime
 import hashlib
 import os
 import pathlib
@@ -45,9 +47,11 @@ def items_of(
   Args:
     task: What is asked: `pairs` takes two by two of a problem that aren't the
       same, `alternatives` all of it, and the others each by itself.
-    solutions: The solutions; those without steps make no item.
+    solutions: The solutions; those without steps make no item, but for
+      `alternatives`, where one may be a problem alone.
   """
-  solutions = [s for s in solutions if s.steps]
+  if task != "alternatives":
+    solutions = [s for s in solutions if s.steps]
   if task in ("first_error", "per_step"):
     return [judgements.Item(s.id, task, (s,)) for s in solutions]
   groups: dict[Any, list[schema.Solution]] = {}
@@ -129,13 +133,14 @@ class Folder:
     """
     items = [*self.items(), *items_of(self.task, self.gold())]
     with contextlib.closing(self.store(is_read=True)) as store:
-      events = store.events()
+      events, drawn = store.events(), store.drawn()
     by: dict[str, dict[str, list[judgement_store.Kept]]] = {}
     for event in events:
       by.setdefault(event.item, {}).setdefault(event.annotator, []).append(
         event
       )
     for item in items:
+      item = dataclasses.replace(item, drawn=drawn.get(item.id, ()))
       for said in by.get(item.id, {}).values():
         yield item, judgements.state_of(item, [x.event for x in said]), said
 
@@ -295,9 +300,16 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
       said[0].annotator,
       dict(
         seconds=round(sum(x.seconds for x in said), 1),
+        timestamp=_when(said[-1].at),
         given_for=given.get((said[0].annotator, item.id), ""),
       ),
     )
+
+
+def _when(at: float) -> str:
+  """Returns a time as PRM800K has it, here in UTC."""
+  when = datetime.datetime.fromtimestamp(at, datetime.UTC)
+  return when.replace(tzinfo=None).isoformat(timespec="milliseconds")
 
 
 def preferences(folder: Folder) -> Iterator[dict[str, Any]]:

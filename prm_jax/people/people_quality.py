@@ -73,6 +73,31 @@ def wilson(right: int, num: int) -> tuple[float, float]:
   return max(0.0, middle - half), min(1.0, middle + half)
 
 
+def ratio(
+  counts: Float[np.ndarray, "N 2"], num_resamples: int, seed: int
+) -> dict[str, Any] | None:
+  """Returns a ratio of sums over items, with its interval.
+
+  Args:
+    counts: Of each item what is so, and what could be.
+    num_resamples: The number of resamples of items for the interval.
+    seed: The seed of their draws.
+
+  Returns:
+    value, interval and of, the number of what could be; None if that is 0. The
+    interval of a single item is None.
+  """
+  right, num = counts.sum(axis=0)
+  if not num:
+    return None
+  interval = None
+  if len(counts) > 1:
+    sums = bootstrap.sums(counts, num_resamples, seed)
+    with np.errstate(invalid="ignore"):
+      interval = bootstrap.interval(sums[:, 0] / sums[:, 1])
+  return dict(value=right / num, interval=interval, of=int(num))
+
+
 def judged(folder: people_folder.Folder) -> list[Judged]:
   """Returns the items that people ended, in the order in which they did.
 
@@ -174,7 +199,7 @@ def _of_person(
     seconds_a_step=_median(paces),
     seconds_a_step_first_half=_median(paces[:middle]),
     seconds_a_step_last_half=_median(paces[middle:]),
-    rated_right=_ratio(rated, num_resamples, seed),
+    rated_right=ratio(rated, num_resamples, seed),
     screening=_share(screening),
     gold=_share(gold),
     gold_first_half=_share(gold[:half]),
@@ -210,7 +235,9 @@ def table(told: Mapping[str, Any]) -> tables.Table:
     numbers = {key: tables.Number(of[key]) for key in keys}
     for key in shares:
       if of[key] is not None:
-        numbers[key] = tables.Number(of[key]["value"], *of[key]["interval"])
+        numbers[key] = tables.Number(
+          of[key]["value"], *(of[key]["interval"] or ())
+        )
     rows.append((name, numbers))
   for pair in (told["agreement"] or {}).get("pairs", ()):
     same = pair["first_error_same"]
@@ -226,19 +253,6 @@ def _share(were: Sequence[bool | None]) -> dict[str, Any] | None:
     return None
   right, num = sum(map(bool, were)), len(were)
   return dict(value=right / num, interval=list(wilson(right, num)), of=num)
-
-
-def _ratio(
-  counts: Float[np.ndarray, "N 2"], num_resamples: int, seed: int
-) -> dict[str, Any] | None:
-  """Returns a ratio of sums over solutions; None if nothing was counted."""
-  right, num = counts.sum(axis=0)
-  if not num:
-    return None
-  sums = bootstrap.sums(counts, num_resamples, seed)
-  with np.errstate(invalid="ignore"):
-    interval = bootstrap.interval(sums[:, 0] / sums[:, 1])
-  return dict(value=right / num, interval=interval, of=int(num))
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -34,6 +34,8 @@ class PeopleReportJob(verbs.Value):
 class PeopleReport(verbs.Verb):
   """Says how well people judge: gold, pace, drift and agreement.
 
+  Of alternatives: pace, ratings, steps of one's own and agreement.
+
   Args:
     seed: The seed of the intervals of agreement, which are bootstrapped.
 
@@ -54,6 +56,7 @@ class PeopleReport(verbs.Verb):
         no such output.
     """
     from prm_jax.evaluation import tables
+    from prm_jax.people import alternatives_quality
     from prm_jax.people import people_folder
     from prm_jax.people import people_quality
 
@@ -63,20 +66,18 @@ class PeopleReport(verbs.Verb):
     if folder.task == "pairs":
       self._prefer(folder, job)
       return
-    if folder.task == "alternatives":
-      raise errors.InputError(
-        f"{job.input}: of the task alternatives there is no report yet; the"
-        " ratings are read by the format people"
-      )
     if job.preferences is not None:
       raise errors.InputError(
         f"`preferences`: {job.input} is of the task {folder.task}; leave it out"
       )
-    told = people_quality.report(folder, seed=self.seed)
+    quality: Any = people_quality
+    if folder.task == "alternatives":
+      quality = alternatives_quality
+    told = quality.report(folder, seed=self.seed)
     if not told["people"]:
       raise errors.InputError(f"{job.input}: nobody has ended an item yet")
     verbs.log_text(
-      _logger, "\n".join(_lines(tables.texts(people_quality.table(told))))
+      _logger, "\n".join(_lines(tables.texts(quality.table(told))))
     )
     if job.output is not None:
       files.write_json(job.output, told)

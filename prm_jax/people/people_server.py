@@ -55,10 +55,11 @@ class Handler(page_http.Handler):
     return desk.item(annotator, urllib.parse.unquote(id))
 
   def _post(self, annotator: str, rest: str) -> Any:
-    body = self._body()
-    if rest != "events":
+    body, desk = self._body(), self.server.desk
+    routes = dict(events=desk.add, draws=desk.draw)
+    if rest not in routes:
       raise desk_lib.Refused(404, "no such route")
-    return self.server.desk.add(annotator, body)
+    return routes[rest](annotator, body)
 
   def _body(self) -> Any:
     length = self.headers.get("Content-Length", "")

@@ -4,10 +4,12 @@ import contextlib
 import json
 import subprocess
 import sys
+import threading
 
 import desks
 import pages
 import pytest
+import test_drawn_steps
 import test_label_people
 
 from prm_jax import schema
@@ -79,6 +81,12 @@ def go_on(page):
     "document.getElementById('problem').textContent !== ''"
     " || document.getElementById('work').hidden",
   )
+
+
+def shows(page, where, words):
+  """Waits until a place of the page has some words."""
+  has = f"document.querySelector('{where}').textContent.includes('{words}')"
+  pages.until(page, has)
 
 
 def said(page):
@@ -210,6 +218,56 @@ def test_alternatives_are_rated_taken_and_written(opened, serve, tmp_path):
   ]
   press(page, "u", "e")
   assert "no way to go on is right" in page.inner_text("#outcome")
+
+
+def test_next_steps_are_drawn_while_a_person_works(opened, serve, tmp_path):
+  goes_on = threading.Event()
+  write = test_drawn_steps.writer("2", "3", "so 12", "6", ended={"so 12"})
+  failed = []
+
+  def generate(prefixes, num):
+    if not failed:
+      goes_on.wait(10)
+      failed.append(1)
+      raise RuntimeError("down")
+    return write(prefixes, num)
+
+  given = test_drawn_steps.problem()
+  page = ready(opened(serve("alternatives", given, generate=generate)))
+  drawn = page.locator("#drawn")
+  assert "being written" in drawn.inner_text()
+  press(page, "Enter")
+  assert "still being written" in said(page)
+  # A step that is begun stays, whatever comes.
+  page.keyboard.press("w")
+  page.keyboard.insert_text("begun")
+  goes_on.set()
+  shows(page, "#drawn", "d tries again")
+  assert page.input_value("#written") == "begun"
+  page.keyboard.press("Escape")
+  press(page, "d")
+  shows(page, "#drawn", "New: 2 next steps.")
+  assert ratings(page) == ["not judged"] * 2 and current(page) == "A"
+  page.keyboard.press("j")
+  press(page, "d")
+  shows(page, "#drawn", "New: 2 next steps.")
+  # The mark stays where it was.
+  assert len(ratings(page)) == 4 and current(page) == "B"
+  assert page.locator(".chip").all_inner_texts() == ["ends the solution"]
+  page.keyboard.press("j")
+  press(page, "3")
+  page.keyboard.press("k")
+  page.keyboard.press("k")
+  assert current(page) == "B"
+  page.keyboard.press("j")
+  press(page, "Enter")
+  assert "where a solution ends" in page.inner_text("#list-title")
+  assert drawn.inner_text() == ""
+  for _ in looked_at(page):
+    pages.check_reads(page)
+  press(page, "a")
+  assert page.inner_text("#outcome") == "The solution is complete: 1 steps."
+  assert events(tmp_path)[1].event == dict(kind="take", alternative=2)
 
 
 def test_one_of_a_pair_is_preferred_or_neither(opened, serve, tmp_path):
@@ -403,6 +461,61 @@ def test_a_judgement_whose_answer_is_lost_is_kept_once(opened, serve, tmp_path):
   assert not page.is_visible("#late")
 
 
+def test_what_a_server_didnt_look_at_stays_and_is_told(opened, serve, tmp_path):
+  page = ready(opened(serve("first_error")))
+
+  def refuse(status):
+    page.unroute("**/events")
+    page.route("**/events", lambda x: x.fulfill(status=status, body="no"))
+
+  refuse(404)
+  page.keyboard.press("3")
+  shows(page, "#error", "Step 1: right: not kept; it stays here")
+  for status in (413, 411, 421):
+    refuse(status)
+    page.reload()
+    shows(page, "#error", "Step 1: right: not kept; it stays here")
+    assert f"status {status}" in page.inner_text("#error")
+  page.unroute("**/events")
+  page.reload()
+  shows(page, "#said", "Step 1: right, kept.")
+  assert not page.is_visible("#error") and not page.is_visible("#forget")
+  assert kinds(tmp_path) == ["rate"]
+  # One may also give it up.
+  refuse(404)
+  page.keyboard.press("2")
+  page.click("#forget")
+  assert not page.is_visible("#error") and not page.is_visible("#forget")
+  assert page.evaluate("localStorage.length") == 0
+
+
+def test_two_tabs_that_begin_at_once_send_what_is_left_once(
+  opened, serve, tmp_path
+):
+  page = ready(opened(serve("first_error")))
+  page.context.route("**/events", lambda route: route.abort())
+  page.keyboard.press("3")
+  page.wait_for_selector("#late:not([hidden])")
+  page.context.unroute("**/events")
+  # Another tab has sent it between the look at the names and at one of them.
+  page.add_init_script(
+    "Storage.prototype.getItem = new Proxy("
+    "Storage.prototype.getItem, {apply: (of, at, [name]) =>"
+    " name.startsWith('prm-label/') ? null : of.call(at, name)})"
+  )
+  page.reload()
+  ready(page)
+  assert ratings(page) == ["not judged"] * 3
+  # And two that have both seen it.
+  tabs = [page.context.new_page() for _ in range(2)]
+  for tab in tabs:
+    tab.goto(page.url + KEY, wait_until="commit")
+  for tab in tabs:
+    ready(tab)
+    assert ratings(tab)[0] == "right" and not tab.is_visible("#error")
+  assert kinds(tmp_path) == ["rate"]
+
+
 SERVER = """
 import pathlib, sys, desks
 from prm_jax.people import people_server
@@ -413,10 +526,10 @@ server.serve_forever()
 """
 
 
-def start(folder, port=0):
+def start(folder, port=0, server=SERVER):
   """Returns a server as a process, and its address."""
   paths = f"import sys; sys.path[:0] = {sys.path!r}"
-  command = [sys.executable, "-c", paths + SERVER, str(folder), str(port)]
+  command = [sys.executable, "-c", paths + server, str(folder), str(port)]
   process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
   assert process.stdout is not None
   return process, process.stdout.readline().strip()

@@ -41,7 +41,7 @@ LOADS = {
     f"label {kind}": (1, *LABEL)
     for kind in ("monte_carlo", "omega_prm", "judge")
   },
-  "label people": (1, PRM, SOLUTIONS),
+  "label people": (1, *LABEL, "--task=alternatives"),
   "label select": (1, PRM, SOLUTIONS, "--budget=1"),
   "eval processbench": (1, PRM, "--input=gsm8k={0}/processbench.jsonl"),
   **{
@@ -188,6 +188,15 @@ def test_a_folders_policy_samples_in_as_many_slots_as_are_given(
   run(command, "--slots=3")
   _, slots = loaded
   assert slots == [3]
+
+
+def test_an_option_of_two_models_is_of_the_one_that_is_given(
+  folder, run, loaded, monkeypatch
+):
+  monkeypatch.setitem(LOADS, "label people", (1, PRM, SOLUTIONS))
+  run("label people", "--dtype=float32")
+  types, _ = loaded
+  assert types == ["float32"]
 
 
 def test_an_own_type_depends_on_nothing_more_and_another_one_does(folder):

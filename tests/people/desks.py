@@ -21,9 +21,11 @@ def solution(id_: str, steps: Sequence[str] = STEPS, **more) -> schema.Solution:
   return schema.Solution(id_, f"What is asked in {id_}?", tuple(steps), **more)
 
 
-def item(task: str, id_: str = "a") -> judgements.Item:
+def item(
+  task: str, id_: str = "a", steps: Sequence[str] = STEPS
+) -> judgements.Item:
   """Returns an item of a task; of alternatives two that begin alike."""
-  given = [solution(id_)]
+  given = [solution(id_, steps)]
   if task == "pairs":
     given.append(solution(f"{id_}'", ("2 + 2 = 5",)))
   if task == "alternatives":
@@ -41,6 +43,8 @@ def desk(
   scores: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
   keys: Mapping[str, str] = KEYS,
   hold_hours: float = math.inf,
+  generate: schema.Generate | None = None,
+  num_drawn: int = 2,
   **design,
 ) -> desk_lib.Desk:
   """Returns a desk whose judgements are in a folder."""
@@ -57,7 +61,7 @@ def desk(
     hold_hours,
   )
   store = judgement_store.JudgementStore(folder / "judgements.db")
-  return desk_lib.Desk(work, store, keys)
+  return desk_lib.Desk(work, store, keys, generate, num_drawn)
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ import collections
 from collections.abc import Iterable, Iterator
 import dataclasses
 import itertools
+import math
 import re
 from typing import Any
 
@@ -47,8 +48,9 @@ def read_trees(
   ids are "prm800k/FILE:N/path" and ".../STEP.COMPLETION", both from 0.
   answer is what follows "# Answer" in the last step. extra has group (of the
   problem: phase 2 has many rows of one), flagged (a labeler flagged a step that
-  this solution rates), and, if known, finish_reason, generation,
-  reference_answer and annotator, the row's labeler.
+  this solution rates), flagged_steps (their indices, if there are any), and, if
+  known, finish_reason, generation, reference_answer, annotator, the row's
+  labeler, timestamp and seconds, which the row took.
 
   Args:
     path: The file.
@@ -94,11 +96,11 @@ def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
 
   Neighbours whose ids say that they were one row, as those that `read` makes,
   become one again; any other solution is the path of a row of its own. Steps,
-  ratings, reference_answer, finish_reason, generation and annotator come back
-  the same. A flagged path comes back flagged, but not where. What `read` leaves
-  out is gone (unrated completions, tests of the labelers), and so are when it
-  was labelled, the order of a step's completions, steps after the error at
-  which an annotator stopped, and the further "fields" of another form.
+  ratings, flags and what else `read` says of a row come back the same; a path
+  that is flagged without flagged_steps is so at its last rated step. What `read`
+  leaves out is gone (unrated completions, tests of the labelers), and so are the
+  order of a step's completions, steps after the error at which an annotator
+  stopped, and the further "fields" of another form.
 
   Raises:
     InputError: a solution has no ratings, or isn't what its id says: a row's
@@ -127,6 +129,11 @@ def _tree(row, where, name, left_out) -> tuple[schema.Solution, ...]:
     unrated = (None,) * first_rated
     rated = steps[first_rated:]
     before = [step.rating for step in steps[:first_rated]]
+    flags = [
+      i
+      for i, step in enumerate(steps)
+      if i >= first_rated and step.flagged and step.rating is not None
+    ]
     return schema.Solution(
       id=f"{name}/{suffix}",
       problem=problem,
@@ -137,6 +144,7 @@ def _tree(row, where, name, left_out) -> tuple[schema.Solution, ...]:
       extra={
         "group": fields.group(problem),
         "flagged": any(step.flagged for step in rated),
+        **({"flagged_steps": flags} if flags else {}),
         # Counted in the path's own solution; here they say whether an error
         # came before.
         **({"path_ratings": before} if {0, -1} & {*before} else {}),
@@ -228,12 +236,17 @@ def _test_of_labelers(row, where) -> str | None:
 
 def _shared(row, question, label, where) -> dict[str, Any]:
   """Returns what is known of the whole row, under our names."""
+  total_ms = fields.field(
+    label, f"{where}: label", "total_time", int, float, default=None
+  )
   return fields.given(
     finish_reason=fields.field(
       label, f"{where}: label", "finish_reason", str, default=None
     ),
     generation=fields.field(row, where, "generation", int, default=None),
     annotator=fields.field(row, where, "labeler", str, default=None),
+    timestamp=fields.field(row, where, "timestamp", str, default=None),
+    seconds=None if total_ms is None else total_ms / 1000,
     reference_answer=fields.field(
       question, f"{where}: question", "ground_truth_answer", str, default=None
     ),
@@ -271,9 +284,14 @@ def _raw(tree: list[schema.Solution]) -> dict[str, Any]:
   num_steps = max(len(solution.steps) for solution in tree)
   steps = [_raw_step(path, alternatives, k) for k in range(num_steps)]
   extra = first.extra
+  timestamp, seconds = extra.get("timestamp"), extra.get("seconds")
+  total_ms = None
+  # Another source's fields may be anything.
+  if isinstance(seconds, int | float) and math.isfinite(seconds):
+    total_ms = round(1000 * seconds)
   row = {
     "labeler": extra.get(schema.ANNOTATOR),
-    "timestamp": None,
+    "timestamp": timestamp if isinstance(timestamp, str) else None,
     "generation": extra.get("generation"),
     "is_quality_control_question": False,
     "is_initial_screening_question": False,
@@ -283,7 +301,7 @@ def _raw(tree: list[schema.Solution]) -> dict[str, Any]:
     },
     "label": {
       "steps": steps,
-      "total_time": None,
+      "total_time": total_ms,
       "finish_reason": extra.get("finish_reason"),
     },
   }
@@ -334,7 +352,10 @@ def _raw_step(path, alternatives, k: int) -> dict[str, Any]:
     if rating is None:
       written = dict(text=text, rating=None, source="human", flagged=False)
     else:
-      is_flagged = k == _last_rated(path) and path.extra.get("flagged", False)
+      flags = path.extra.get("flagged_steps")
+      if not isinstance(flags, list):
+        flags = [_last_rated(path)] if path.extra.get("flagged") else []
+      is_flagged = k in flags
       completions.append(dict(text=text, rating=rating, flagged=is_flagged))
       # People stopped there without choosing: see the head of this file.
       stopped = path.extra.get("finish_reason") == "found_error"

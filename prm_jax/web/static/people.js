@@ -26,6 +26,13 @@
   let busy = false; // Whether an answer is waited for,
   let late = false; // and whether it doesn't come.
   const waiting = []; // Keys that were pressed meanwhile.
+  const ofAlternatives = alternatives({
+    item: () => item,
+    cursor: () => cursor,
+    rating: () => ratings.get(placeOf(cursor)),
+    isBusy: () => busy,
+    ...{ focusRow, judge, rowName: (i) => rowName(i), run, say: (words) => say(words), show, stepRow },
+  });
 
   // --- What is said ----------------------------------------------------------------
 
@@ -33,6 +40,12 @@
     const box = find(id);
     box.hidden = !words;
     box.textContent = prm.visible(words);
+  }
+
+  /** Says what went wrong; what isn't kept then stays here unless one forgets it. */
+  function tellError(words) {
+    tell("error", words);
+    find("forget").hidden = !words || !calls.remembered().length;
   }
 
   const say = (words) => { find("said").textContent = prm.visible(words); };
@@ -43,14 +56,14 @@
   /** Does something that waits for the server; then the keys that wait for it. */
   async function run(action) {
     busy = true;
-    tell("error", "");
+    tellError("");
     try {
       await action();
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       waiting.length = 0;
       say("");
-      tell("error", error.message);
+      tellError(error.message);
       if (error.status === 401) askKey();
     } finally {
       busy = false;
@@ -59,8 +72,6 @@
   }
 
   // --- Items -------------------------------------------------------------------------
-
-  const path = (id) => `/v1/label/items/${encodeURIComponent(id)}`;
 
   /** Loads the item that this person judges next. */
   async function loadNext() {
@@ -94,12 +105,12 @@
         say(`${left.words}, kept.`);
       } catch (error) {
         if (!(error instanceof Refused) || error.status === 401) throw error;
-        refused.push(`${left.words}: not kept. ${error.message}`);
+        refused.push(error.message);
       }
     }
     if (last) show(last);
     else await loadNext();
-    tell("error", refused.join("\n"));
+    tellError(refused.join("\n"));
   });
 
   /** Sends a judgement of the item and shows the item after it. */
@@ -110,11 +121,11 @@
         show(await calls.keep(made), event);
       } catch (error) {
         if (error.status !== 409) throw error;
-        show(await askUntilAnswered(path(item.id), undefined, "The item isn't here yet"));
+        show(await askUntilAnswered(calls.pathOf(item.id), undefined, "The item isn't here yet"));
         throw new Refused(`${words}: not kept. The item was judged elsewhere in between; this is how it stands now.`, 409);
       }
       say(`${words}, kept.`);
-      if (event.kind === "write") closeWrite();
+      if (event.kind === "write") ofAlternatives.closeWrite();
     });
   }
 
@@ -127,7 +138,7 @@
     if (item && !isUntouched(item)) return judge({ kind: "undo" }, "Undo");
     if (!before || (item && item.id === before)) return say("There is nothing to undo.");
     return run(async () => {
-      show(await askUntilAnswered(path(before), undefined, "The item before isn't here yet"));
+      show(await askUntilAnswered(calls.pathOf(before), undefined, "The item before isn't here yet"));
       say("This is the item before. u takes back its last judgement, n goes on.");
     });
   }
@@ -165,25 +176,6 @@
     return judge({ kind: "error", step: cursor }, `Step ${cursor + 1}: the first wrong one`);
   }
 
-  function take() {
-    if (cursor >= rows.length) return say("There is no way to go on: write one (w), or end here (a or e).");
-    if (!(ratings.get(placeOf(cursor)) >= 0)) return say("Only what is rated neutral (2) or right (3) can be taken.");
-    return judge({ kind: "take", alternative: cursor }, `${rowName(cursor)}: taken`);
-  }
-
-  function openWrite() {
-    find("write").hidden = false;
-    find("written").focus();
-    find("write").scrollIntoView({ block: "center" });
-  }
-
-  function closeWrite() {
-    find("write").hidden = true;
-    find("written").value = "";
-    document.activeElement.blur();
-    focusRow();
-  }
-
   const prefer = (solution, words) => () => judge({ kind: "prefer", solution }, words);
   const end = (reason, words) => () => judge({ kind: "end", reason }, words);
 
@@ -205,8 +197,9 @@
     per_step: [...RATE, FLAG],
     alternatives: [
       ...RATE,
-      ["Enter", "take it", "Goes on with the marked alternative.", take],
-      ["w", "write", "Goes on with a step of your own.", openWrite],
+      ["Enter", "take it", "Goes on with the marked alternative.", () => ofAlternatives.take()],
+      ["w", "write", "Goes on with a step of your own.", () => ofAlternatives.openWrite()],
+      ["d", "draw more", "Has a model write more next steps.", () => ofAlternatives.draw()],
       ["a", "complete", "The steps so far are the whole solution.", end("solution", "The solution: complete")],
       ["e", "none is right", "There is no right way to go on.", end("found_error", "No way to go on: right")],
       FLAG,
@@ -230,8 +223,12 @@
 
   /** Returns the keys that do something now. */
   function keys() {
-    if (!item) return ENDED;
-    return item.state.reason === null ? [...KEYS[item.task], ...ALWAYS] : ENDED;
+    return item && item.state.reason === null ? [...ofTask(), ...ALWAYS] : ENDED;
+  }
+
+  /** Returns the keys of the item's task; without a model nothing can be drawn. */
+  function ofTask() {
+    return item ? KEYS[item.task].filter(([x]) => x !== "d" || item.draws) : [];
   }
 
   /** Returns whether there is a row that the cursor may move to. */
@@ -271,7 +268,7 @@
   });
 
   function openHelp() {
-    const known = [...(item ? KEYS[item.task] : []), ...ALWAYS, NEXT];
+    const known = [...ofTask(), ...ALWAYS, NEXT];
     const moves = [["j / \u2193", "", "Marks the next step."], ["k / \u2191", "", "Marks the step before."]];
     find("help-keys").replaceChildren(...[...known, ...(canMove() ? moves : [])].flatMap(([name, , words]) =>
       [element("dt", {}, element("kbd", {}, name)), element("dd", {}, words)]));
@@ -291,13 +288,18 @@
     const isNew = name !== built;
     built = name;
     if (isNew) build();
+    else if (item && item.task === "alternatives") {
+      addRows(item.alternatives.slice(rows.length), letter);
+      ofAlternatives.tell(before);
+    }
     if (item) cursor = isNew ? openRow(0) : cursorAfter(event, ratingsBefore);
     update();
+    ofAlternatives.watch();
   }
 
   /** Returns the row to judge after an event. */
   function cursorAfter(event, ratingsBefore) {
-    if (event && event.kind === "flag") return cursor;
+    if (event && ["flag", "draw"].includes(event.kind)) return cursor;
     if (!event || item.task === "first_error") return openRow(0);
     if (event.kind !== "undo") return openRow(cursor);
     const changed = rows.findIndex((_, i) => ratings.get(placeOf(i)) !== ratingsBefore.get(placeOf(i)));
@@ -354,10 +356,11 @@
     find("lists").replaceChildren();
     find("lists").className = "";
     find("path-part").hidden = true;
+    find("drawn").textContent = "";
     find("write").hidden = true;
     rows = [];
     if (!item) return;
-    const { task, state } = item;
+    const { task } = item;
     const { steps, messages } = item.solutions[0] || { steps: [], messages: [] };
     const isPair = task === "pairs";
     find("rules").hidden = isPair;
@@ -384,24 +387,26 @@
       return;
     }
     if (task === "alternatives") {
-      find("path-part").hidden = !state.path.length;
-      find("path").replaceChildren(...state.path.map((text, i) => {
-        const made = stepRow(String(i + 1), text);
-        made.tags.append(element("span", { class: "rating neutral" },
-          state.written.includes(i) ? "your own" : "taken"));
-        return made.node;
-      }));
-      title.textContent = `Step ${state.path.length + 1}: ${
-        item.alternatives.length ? "how does it go on?" : "nothing goes on from here"}`;
-      rows = item.alternatives.map((text, i) => stepRow(letter(i), text));
-      find("lists").append(element("ol", { class: "steps" }, ...rows.map((x) => x.node)));
+      find("lists").append(element("ol", { class: "steps" }));
+      addRows(item.alternatives, letter);
+      ofAlternatives.build();
     } else {
       title.textContent = "Solution";
-      rows = steps.map((text, i) => stepRow(String(i + 1), text));
-      find("lists").append(element("ol", { class: "steps" },
-        ...(messages.length ? turns(messages, steps, rows) : rows.map((x) => x.node))));
+      find("lists").append(element("ol", { class: "steps" }));
+      addRows(steps, (i) => String(i + 1));
+      if (messages.length) find("lists").firstChild.replaceChildren(...turns(messages, steps, rows));
     }
-    rows.forEach((row, i) => row.node.addEventListener("click", () => move(i)));
+  }
+
+  /** Adds rows that the cursor moves over. */
+  function addRows(texts, labelOf) {
+    for (const text of texts) {
+      const place = rows.length;
+      const row = stepRow(labelOf(place), text);
+      row.node.addEventListener("click", () => move(place));
+      rows.push(row);
+      find("lists").firstChild.append(row.node);
+    }
   }
 
   function chip(name, score) {
@@ -438,6 +443,7 @@
           element("span", { "aria-hidden": "true" }, `${sign} `), said));
       });
       if (isFlagged(i)) row.tags.append(element("span", { class: "rating flag" }, "\u2702 badly split"));
+      if (item.ends && item.ends[i]) row.tags.append(element("span", { class: "chip" }, "ends the solution"));
       for (const [name, of] of scores) {
         if (typeof of[i] === "number") row.tags.append(chip(prm.visible(name), of[i]));
       }
@@ -507,7 +513,7 @@
     row.node.scrollIntoView({ block: "nearest" });
   }
 
-  // --- The key, the box and the dialog -----------------------------------------------
+  // --- The key and the dialog -------------------------------------------------------
 
   function askKey() {
     find("key-form").hidden = false;
@@ -540,21 +546,10 @@
     sessionStorage.setItem(KEY, given);
     useKey(given);
   });
-  find("write").addEventListener("submit", (event) => {
-    event.preventDefault();
-    const text = find("written").value;
-    if (busy) return;
-    if (!text.trim()) say("Write a step first, or close the box.");
-    else judge({ kind: "write", text }, "Your own step");
+  find("forget").addEventListener("click", () => {
+    calls.forget();
+    tellError("");
   });
-  find("written").addEventListener("keydown", (event) => {
-    if (event.key === "Escape") closeWrite();
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-      event.preventDefault();
-      find("write").requestSubmit();
-    }
-  });
-  find("close-write").addEventListener("click", closeWrite);
   find("open-help").addEventListener("click", openHelp);
   find("close-help").addEventListener("click", () => find("help").close());
   find("help").addEventListener("keydown", (event) => {

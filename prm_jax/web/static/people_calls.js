@@ -31,6 +31,9 @@ const calls = (() => {
     }
   }
 
+  /** Returns where an item is. */
+  const pathOf = (id) => `/v1/label/items/${encodeURIComponent(id)}`;
+
   /** Returns a reply's JSON. */
   async function ask(path, body) {
     // No browser sends another character in a header.
@@ -120,19 +123,32 @@ const calls = (() => {
   /** Returns the judgements that an earlier page left, in their order. */
   function remembered() {
     const names = Object.keys(localStorage).filter((x) => x.startsWith(place()));
-    return names.sort().map((x) => JSON.parse(localStorage.getItem(x)));
+    // Another tab may have sent one meanwhile.
+    return names.sort().map((x) => JSON.parse(localStorage.getItem(x))).filter((x) => x !== null);
   }
 
-  /** Sends a judgement until it is kept or refused; returns the item after it. */
+  function forget() {
+    remembered().forEach((x) => localStorage.removeItem(x.name));
+  }
+
+  // What a server says that has looked at a judgement, and will never keep it.
+  const NEVER = [400, 409];
+
+  /**
+   * Sends a judgement until it is kept or refused; returns the item after it. One that
+   * the server didn't look at stays in this browser and is sent again by the next page.
+   */
   async function keep(given) {
     try {
       const kept = await askUntilAnswered("/v1/label/events", given.body, `${given.words}: not kept yet`);
       localStorage.removeItem(given.name);
       return kept;
     } catch (error) {
-      // Without a right key it waits for one.
-      if (error.status !== 401) localStorage.removeItem(given.name);
-      throw error;
+      if (!(error instanceof Refused)) throw error;
+      const isOver = NEVER.includes(error.status);
+      if (isOver) localStorage.removeItem(given.name);
+      const stays = isOver ? "" : "; it stays here and is sent again when the page is loaded";
+      throw new Refused(`${given.words}: not kept${stays}. ${error.message}`, error.status);
     }
   }
 
@@ -168,5 +184,5 @@ const calls = (() => {
   }
   document.addEventListener("visibilitychange", count);
 
-  return { Refused, askUntilAnswered, begin, judgement, keep, remembered, takeSeconds };
+  return { Refused, ask, askUntilAnswered, begin, forget, judgement, keep, pathOf, remembered, takeSeconds };
 })();

@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import json
 
 from hypothesis import given
 from hypothesis import settings
@@ -345,6 +346,31 @@ def test_a_flag_comes_back_with_its_solution(write_rows, folder):
   again = list(prm800k.read(folder / "flags.jsonl"))
   assert [s.extra["flagged"] for s in again] == [True, True]
   assert list(map(_content, again)) == list(map(_content, found))
+
+
+def test_a_row_comes_back_with_its_flags_its_time_and_how_long_it_took(
+  write_rows, folder
+):
+  row = _row(
+    _step(1, chosen=0, text="a", flagged=True),
+    _step(0, 1, chosen=0, text="b{}"),
+    _step(-1, chosen=0, text="c", flagged=True),
+    timestamp="2022-07-17T16:56:51.323252",
+  )
+  row["label"]["total_time"] = 278_270
+  (path, other) = prm800k.read(write_rows(row))
+  assert path.extra["flagged_steps"] == [0, 2]
+  assert "flagged_steps" not in other.extra
+  assert path.extra["seconds"] == 278.27
+  prm800k.write(folder / "again.jsonl", [path, other])
+  (again,) = map(json.loads, (folder / "again.jsonl").read_text().splitlines())
+  assert again["label"] == row["label"]
+  assert again["timestamp"] == row["timestamp"]
+  # The fields of other sources are theirs.
+  extra = dict(timestamp=3, seconds=float("nan"), flagged_steps="0")
+  alone = schema.Solution("x", "P?", ("a",), ratings=(1,), extra=extra)
+  prm800k.write(folder / "other.jsonl", [alone])
+  assert [s.ratings for s in prm800k.read(folder / "other.jsonl")] == [(1,)]
 
 
 @pytest.mark.real_data
