@@ -1,6 +1,6 @@
 """Next steps that a policy draws while people judge.
 
-PRM800K's phase 1 (Lightman et al. 2023, arXiv 2305.20050, appendix A): people
+PRM800K's phase 1 (Lightman et al. 2023, arXiv 2305.20050, section 2.4): people
 rate several next steps at each step of a solution, take one, and the policy
 goes on from it. What is drawn is a function of the seed, the item, the path and
 how often it was asked there before.

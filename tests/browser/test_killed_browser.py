@@ -55,14 +55,14 @@ class Browser:
     self.ended.set()
 
 
-def judge(playwright, browser, url, kill, told, again, drawn):
+def judge(chromium, browser, url, kill, told, again, drawn):
   """Judges by keyboard until the browser is killed; adds what is said to be kept.
 
   That is at a moment which is drawn, from before the page is there on. What is
   said at first is of a judgement that the browser before has left, and may have
   said the same of: its own store of it is older than its last moment.
   """
-  connected = playwright.chromium.connect_over_cdp(browser.address)
+  connected = chromium.connect_over_cdp(browser.address)
   page = connected.contexts[0].pages[0]
   threading.Timer(drawn.uniform(0.1, 1.4), kill).start()
   page.goto(url)
@@ -79,7 +79,7 @@ def judge(playwright, browser, url, kill, told, again, drawn):
 
 
 def test_nothing_is_lost_and_none_is_double_however_often_it_is_killed(
-  tmp_path,
+  browser, tmp_path
 ):
   from playwright import sync_api
 
@@ -89,22 +89,22 @@ def test_nothing_is_lost_and_none_is_double_however_often_it_is_killed(
   server, url = start(tmp_path)
   port = int(url.rstrip("/").rpartition(":")[2])
   try:
-    with sync_api.sync_playwright() as playwright:
-      for number in range(NUM):
-        browser = Browser(tmp_path / "profile")
+    for number in range(NUM):
+      killed = Browser(tmp_path / "profile")
 
-        def kill(browser=browser, number=number, server=server):
-          if number % 3 == 2:
-            server.kill()
-            server.wait()
-          browser.kill()
+      def kill(killed=killed, number=number, server=server):
+        if number % 3 == 2:
+          server.kill()
+          server.wait()
+        killed.kill()
 
-        with contextlib.suppress(sync_api.Error):
-          address = url + test_people.KEY
-          judge(playwright, browser, address, kill, told, again, drawn)
-        browser.ended.wait()
-        if server.poll() is not None:
-          server, _ = start(tmp_path, port)
+      with contextlib.suppress(sync_api.Error):
+        address = url + test_people.KEY
+        how = kill, told, again, drawn
+        judge(browser.browser_type, killed, address, *how)
+      killed.ended.wait()
+      if server.poll() is not None:
+        server, _ = start(tmp_path, port)
   finally:
     server.kill()
     server.wait()
