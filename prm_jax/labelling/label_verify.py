@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
-import functools
 import logging
 import pathlib
 import reprlib
@@ -27,7 +27,7 @@ _logger = logging.getLogger(__name__)
 # Where a solution's extra holds what the verifier said: `verifier`, `version`,
 # and `labels` and `reasons`, one of each step by itself.
 VERIFIED = "verified"
-NAMES = ("arithmetic",)
+NAMES = ("arithmetic", "code")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +50,14 @@ class LabelVerify(verbs.Verb):
   """Labels each step by an exact verifier, and says why.
 
   Args:
-    verifier: What checks steps: arithmetic (every equation; docs/verifiers.md
-      says what of each), or a function of your own, FILE.py:FUNCTION or
-      MODULE:FUNCTION, which takes a Solution and returns a Verdict for each
-      step.
+    verifier: What checks steps: arithmetic (every equation), code (Python, by
+      the tests in the record; docs/verifiers.md says what of each), or a
+      function of your own, FILE.py:FUNCTION or MODULE:FUNCTION, which takes a
+      Solution and returns a Verdict for each step.
+    time_s: The longest that the code up to a step may run, in seconds.
+    memory_mib: The most memory of its process, in MiB.
+    unsafe_code: Run code also where the kernel allows no sandbox: it can then
+      read your files and use the network.
 
   Example:
     prm-jax label verify --verifier=arithmetic --input=solutions.jsonl \\
@@ -61,6 +65,9 @@ class LabelVerify(verbs.Verb):
   """
 
   verifier: str
+  time_s: verbs.Positive = 5.0
+  memory_mib: verbs.Count = 512
+  unsafe_code: bool = False
 
   def _faults(self) -> Iterator[str]:
     if self.verifier not in NAMES and not user_functions.parse(self.verifier):
@@ -86,7 +93,8 @@ class LabelVerify(verbs.Verb):
       InputError: There is no such function, or it fails or returns something
         else than a Verdict for each step.
     """
-    return [self._labelled(solution) for solution in solutions]
+    with self._opened() as opened:
+      return [self._labelled(solution, opened) for solution in solutions]
 
   def run(self, job: label_job.LabelJob) -> None:
     """Labels the solutions of a file.
@@ -97,43 +105,59 @@ class LabelVerify(verbs.Verb):
     self._check_outputs(job)
     solutions, left_out = job.input.read_some()
     solutions = [s for s in solutions if job.part.holds(s.problem)]
-    claim = dict(kind="verify", shard=str(job.part), **self._opened.identity)
+    with self._opened() as opened:
 
-    def work_on(
-      batch: Sequence[schema.Solution], tell: journaled.Tell
-    ) -> tuple[list[schema.Solution], dict[str, int]]:
-      done = []
-      for solution in batch:
-        done.append(self._labelled(solution))
-        tell(f"{len(done)} of a batch")
-      return done, {}
+      def work_on(
+        batch: Sequence[schema.Solution], tell: journaled.Tell
+      ) -> tuple[list[schema.Solution], dict[str, int]]:
+        done = []
+        for solution in batch:
+          done.append(self._labelled(solution, opened))
+          tell(f"{len(done)} of a batch")
+        return done, {}
 
-    done = journaled.run(
-      *(job, job.output, solutions, claim, work_on),
-      doing="verify",
-      first="verifying",
-      so_far=lambda work: "",
-    )
+      done = journaled.run(
+        *(job, job.output, solutions),
+        dict(kind="verify", shard=str(job.part), **opened.identity),
+        work_on,
+        doing="verify",
+        first="verifying",
+        so_far=lambda work: "",
+      )
     _logger.info(f"{job.output}: {len(done.solutions):,} solutions")
     report.counted(_counts(done.solutions))
     report.left_out(left_out)
 
-  @functools.cached_property
-  def _opened(self) -> _Opened:
-    """The verifier, loaded when it is first asked for."""
+  @contextlib.contextmanager
+  def _opened(self) -> Iterator[_Opened]:
+    """Yields the verifier; with the block its processes end."""
+    identity: dict[str, Any] = dict(verifier=self.verifier)
     if self.verifier == "arithmetic":
       from prm_jax.verifiers import equations
 
-      identity = dict(verifier=self.verifier, version=equations.VERSION)
-      return _Opened(equations.verify, identity)
-    name = user_functions.parse(self.verifier)
-    assert name is not None  # or it would have been refused
-    loaded = user_functions.load(name)
-    identity = dict(verifier=self.verifier, version=loaded.identity)
-    return _Opened(loaded, identity)
+      yield _Opened(
+        equations.verify, identity | dict(version=equations.VERSION)
+      )
+    elif self.verifier == "code":
+      from prm_jax.verifiers import sandbox
+      from prm_jax.verifiers import solution_code
 
-  def _labelled(self, solution: schema.Solution) -> schema.Solution:
-    opened = self._opened
+      sandbox.check(unsafe=self.unsafe_code)
+      limits: dict[str, Any] = dict(
+        time_s=self.time_s, memory_mib=self.memory_mib
+      )
+      identity |= dict(version=solution_code.VERSION, **limits)
+      with solution_code.Checker(**limits) as checker:
+        yield _Opened(checker.verify, identity, gives_outcome=True)
+    else:
+      name = user_functions.parse(self.verifier)
+      assert name is not None  # or it would have been refused
+      loaded = user_functions.load(name)
+      yield _Opened(loaded, identity | dict(version=loaded.identity))
+
+  def _labelled(
+    self, solution: schema.Solution, opened: _Opened
+  ) -> schema.Solution:
     found = _checked(opened.verify(solution), solution, self.verifier)
     own = [x.label if x.label is None else float(x.label) for x in found]
     verified = dict(
