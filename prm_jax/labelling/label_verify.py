@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import functools
 import logging
 import pathlib
 import reprlib
@@ -27,7 +28,7 @@ _logger = logging.getLogger(__name__)
 # Where a solution's extra holds what the verifier said: `verifier`, `version`,
 # and `labels` and `reasons`, one of each step by itself.
 VERIFIED = "verified"
-NAMES = ("arithmetic", "code")
+NAMES = ("arithmetic", "code", "logic")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +52,13 @@ class LabelVerify(verbs.Verb):
 
   Args:
     verifier: What checks steps: arithmetic (every equation), code (Python, by
-      the tests in the record; docs/verifiers.md says what of each), or a
-      function of your own, FILE.py:FUNCTION or MODULE:FUNCTION, which takes a
-      Solution and returns a Verdict for each step.
-    time_s: The longest that the code up to a step may run, in seconds.
-    memory_mib: The most memory of its process, in MiB.
+      the tests in the record), logic (formulas, by the premises in the record;
+      it needs the extra logic), or a function of your own, FILE.py:FUNCTION or
+      MODULE:FUNCTION, which takes a Solution and returns a Verdict for each
+      step; docs/verifiers.md says what each checks.
+    time_s: The longest that the code up to a step may run, or that the solver
+      of logic may take for one, in seconds.
+    memory_mib: The most memory of a process of code, or of the solver, in MiB.
     unsafe_code: Run code also where the kernel allows no sandbox: it can then
       read your files and use the network.
 
@@ -132,6 +135,9 @@ class LabelVerify(verbs.Verb):
   def _opened(self) -> Iterator[_Opened]:
     """Yields the verifier; with the block its processes end."""
     identity: dict[str, Any] = dict(verifier=self.verifier)
+    limits: dict[str, Any] = dict(
+      time_s=self.time_s, memory_mib=self.memory_mib
+    )
     if self.verifier == "arithmetic":
       from prm_jax.verifiers import equations
 
@@ -143,12 +149,15 @@ class LabelVerify(verbs.Verb):
       from prm_jax.verifiers import solution_code
 
       sandbox.check(unsafe=self.unsafe_code)
-      limits: dict[str, Any] = dict(
-        time_s=self.time_s, memory_mib=self.memory_mib
-      )
       identity |= dict(version=solution_code.VERSION, **limits)
       with solution_code.Checker(**limits) as checker:
         yield _Opened(checker.verify, identity, gives_outcome=True)
+    elif self.verifier == "logic":
+      from prm_jax.verifiers import derivations
+
+      derivations.check()
+      identity |= dict(version=derivations.VERSION, **limits)
+      yield _Opened(functools.partial(derivations.verify, **limits), identity)
     else:
       name = user_functions.parse(self.verifier)
       assert name is not None  # or it would have been refused
