@@ -573,8 +573,9 @@ def _is_name(
   last = pieces[-1]
   if last.is_counted or after is None:
     return True
-  if last.kind == "quantity" and after.is_lone and after.quantities:
-    return False  # 2 hours = 120 minutes
+  scales = {x.scale for x in after.quantities.values()} if after.is_lone else {}
+  if last.quantity is not None and scales and last.quantity.scale not in scales:
+    return False  # 2 hours = 120 minutes, but not "at $2 = $40"
   is_first = before is None or before.text.lower() in _CONNECTIVES
   return not is_first
 

@@ -37,8 +37,8 @@ _SIGNS = {
     "*": "* · ×",
     "(": "( [",
     ")": ") ]",
-    "true": "true True",
-    "false": "false False",
+    "true": "true",
+    "false": "false",
   }.items()
   for spelling in spellings.split()
 }
@@ -135,7 +135,8 @@ def _tokens(text: str) -> Iterator[str]:
       raise UnreadError("too long a number")
     if match["sign"] and token not in _SIGNS:
       raise UnreadError(f"{token!r} is no sign of logic")
-    yield _SIGNS.get(token, token)
+    is_word = match["name"] and len(token) > 1  # Not, AND
+    yield _SIGNS.get(token.lower() if is_word else token, token)
 
 
 class _Parser:

@@ -1,10 +1,13 @@
 import importlib.util
 import itertools
+import pathlib
+import re
 import time
 
 import numpy as np
 import pytest
 
+import prm_jax
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.labelling import label_verify
@@ -34,6 +37,7 @@ def _verify(premises, *steps, **limits):
       ("Hence: not (p and not r)", 1, "follows"),
       ("p and not r", 0, "contradicts the premises"),
       ("p ∧ ¬r", 0, "contradicts the premises"),
+      ("NOT r Implies Not p", 1, "follows"),
       ("s or not s", 1, "follows"),
       ("true -> (p <-> p)", 1, "follows"),
     )],
@@ -217,3 +221,11 @@ def test_the_command_labels_derivations():
   (labelled,) = label_verify.LabelVerify("logic")([solution])
   assert labelled.labels == solution.labels
   assert labelled.outcome is None
+
+
+@needs_z3
+def test_the_page_shows_what_it_says():
+  page = pathlib.Path(prm_jax.__file__).parents[1] / "docs" / "verifiers.md"
+  blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+  (block,) = (x for x in blocks if "premises" in x)
+  exec(block, dict(prm_jax=prm_jax))

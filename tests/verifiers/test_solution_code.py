@@ -2,6 +2,7 @@ import gzip
 import json
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+import prm_jax
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.labelling import label_verify
@@ -265,6 +267,13 @@ def test_the_kernels_refusal_is_told(monkeypatch):
     assert sandbox.why_none() == "ZeroDivisionError: division by zero"
   finally:
     sandbox.why_none.cache_clear()
+
+
+def test_the_page_shows_what_it_says():
+  page = pathlib.Path(prm_jax.__file__).parents[1] / "docs" / "verifiers.md"
+  blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+  (block,) = (x for x in blocks if "tests" in x)
+  exec(block, {})
 
 
 # --- HumanEval ----------------------------------------------------------------
