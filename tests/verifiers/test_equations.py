@@ -51,7 +51,15 @@ FALSE = (
 )
 UNTOLD = (
   # No equation of numbers.
-  *("", "So there are 5.", "x = 5", "2x + 3 = 7", "price * 3 = 15", "f(3) = 7"),
+  *(
+    "",
+    "So there are 5.",
+    "x = 5",
+    "2x + 3 = 7",
+    "2 x + 3 = 6",
+    "price * 3 = 15",
+    "f(3) = 7",
+  ),
   *("day 3 = 5", "1 bag = 5 kg", "= 5", "1 = x = 2", "3! = 6", "5 > 3"),
   # Two readings, or none that is exact.
   *("12 / 1/4 = 48", "2^3^2 = 512", "50 + 20% = 60", "sqrt(16) = 4"),

@@ -226,6 +226,35 @@ def f(x):
   assert not path.exists()
 
 
+def test_limits_hold_inside(checker):
+  code = """
+import os, time
+def most(do, error, bound):
+  for i in range(bound):
+    try:
+      do(i)
+    except error:
+      return i
+  return bound
+def fork(i):
+  if not os.fork():
+    time.sleep(9)
+kept = []
+assert most(fork, OSError, 50) < 20
+assert most(lambda i: kept.append(bytearray(10**8)), MemoryError, 9) < 3
+kept.clear()
+assert most(lambda i: kept.append(open("/dev/null")), OSError, 200) < 64
+kept.clear()
+with open("/tmp/x", "wb", 0) as file:
+  assert most(lambda i: file.write(bytes(10**6)), OSError, 99) < 20
+assert most(lambda i: open(f"/tmp/{i}", "w").close(), OSError, 5000) < 1000
+def f(x):
+  return x + 1
+"""
+  labels, reasons = _labels(checker, code)
+  assert labels == [1], reasons
+
+
 def test_nothing_is_left_of_a_run(tmp_path):
   mark = "import os, time\nif not os.fork():\n  time.sleep(98765)\nf = abs"
   with solution_code.Checker(time_s=1) as checker:
