@@ -157,13 +157,15 @@ def _tests_of(solution: schema.Solution) -> str | Verdict | None:
   if "tests" in extra:
     tests = extra["tests"]
   elif "test" in extra:
-    tests = [extra["test"], f"check({extra.get('entry_point')})"]
+    name = extra.get("entry_point")
+    tests = [extra["test"], f"check({name})" if isinstance(name, str) else None]
   else:
     return None
   parts = tests if isinstance(tests, list | tuple) else [tests]
   if all(isinstance(x, str) for x in parts):
-    return "\n".join(parts)
-  return Verdict(None, "its tests are no text and no list of texts")
+    text = "\n".join(parts)
+    return text if text.strip() else None
+  return Verdict(None, "its tests aren't a text or a list of texts")
 
 
 def _verdicts(

@@ -11,8 +11,10 @@ import ast
 import builtins
 from collections.abc import Callable
 import json
+import math
 import os
 import re
+import resource
 import select
 import sys
 import time
@@ -56,6 +58,9 @@ def main(requests: str, replies: str, time_s: str) -> None:
     child = os.fork()
     if not child:
       try:
+        # The tests' own work; they wait for the code's.
+        seconds = math.ceil(2 * float(time_s))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         job = json.loads(line)
         candidate = _Candidate(int(requests), int(replies), float(time_s))
         result = _judged(candidate, job["codes"], job["steps"], job["tests"])
@@ -141,6 +146,8 @@ def _judged(
 
   `untold` says why the last step has no verdict.
   """
+  if tests is not None and not isinstance(_state(tests), ast.Module):
+    return dict(first=None, reason="", untold="the tests aren't Python")
   states = [_state(code) for code in codes]
   last = len(codes) - 1
   # An error that a later line takes away is an unfinished line.

@@ -119,12 +119,25 @@ except ValueError as e:
 def test_without_tests_nothing_is_right(checker):
   assert _labels(checker, "y = 1", "z = 2", tests=None)[0] == [None, None]
   assert _labels(checker, "y = 1", "z = q", tests=None)[0] == [None, 0]
+  assert _labels(checker, "y = 1", "z = 2", tests=[])[0] == [None, None]
 
 
 @pytest.mark.parametrize("tests", [3, ["assert f(1) == 2", 3], {"a": 1}])
 def test_tests_that_are_no_text_are_not_told(tests, checker):
   labels, reasons = _labels(checker, "f = abs", tests=tests)
-  assert labels == [None] and "no text" in reasons[0]
+  assert labels == [None] and "a text or a list" in reasons[0]
+
+
+def test_tests_that_cannot_be_run_are_not_told(checker):
+  code = "def f(x):\n  return x + 1"
+  labels, reasons = _labels(checker, code, tests="assert f(1")
+  assert labels == [None] and reasons == ["the tests aren't Python"]
+  labels, reasons = _labels(checker, code, tests="while True: pass")
+  assert labels == [None] and "ended before" in reasons[0]
+  labels, _ = _labels(checker, code, tests=None, test="def check(f): pass")
+  assert labels == [None]
+  # And the next solution is judged.
+  assert _labels(checker, code)[0] == [1]
 
 
 def test_what_cannot_pass_between_the_processes_is_not_told(checker):
