@@ -1,10 +1,11 @@
-"""Runs a solution's code and calls its functions; `code` starts it in a sandbox.
+"""Runs a solution's code and calls its functions, in a sandbox.
 
 It has neither the tests nor a way to say that they passed: another process has
 them (tests_worker), and asks this one for values. A request is a JSON array
-after its length in eight hexadecimal digits, a reply one in a line: [run, "begin", code], [run, "call", name, args, kwargs] or
-[run, "end"]; each but the last gets one reply, [run, fields]. Each run is a
-process of its own, which this one ends when its time is over.
+after its length in eight hexadecimal digits, [run, "begin", code], [run,
+"call", name, args, kwargs] or [run, "end"]; each but the last gets one reply,
+[run, fields], in a line. Each run is a process of its own, which this one ends
+when its time is over.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ from prm_jax.grading.formula_parser import Node
 from prm_jax.verifiers import equation_finder
 from prm_jax.verifiers import units
 from prm_jax.verifiers import verdicts
-from prm_jax.verifiers.equation_finder import Quantity
 from prm_jax.verifiers.equation_finder import Side
+from prm_jax.verifiers.equation_pieces import Quantity
 
 VERSION = 1
 

@@ -1,4 +1,4 @@
-"""Runs a worker's file as a program, where it can reach nothing: `sandbox` starts it.
+"""Runs a worker's file as a program, where it can reach nothing but its pipes.
 
 With namespaces (Linux): a file system of its own, in memory, with the standard
 library to read and /tmp to write; no network; no other process to see; the user

@@ -1,4 +1,4 @@
-"""Finds the first step after which a code fails; `code` starts it in a sandbox.
+"""Finds the first step after which a code fails, in a sandbox of its own.
 
 It has the tests, and candidate_worker runs the code, in another process that
 can't see this one. What the tests call is asked there, and only plain values
