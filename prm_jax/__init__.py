@@ -56,6 +56,7 @@ if TYPE_CHECKING:
   from prm_jax.labelling.label_judge import Judge as Judge
   from prm_jax.labelling.label_rollouts import MonteCarlo as MonteCarlo
   from prm_jax.labelling.label_rollouts import OmegaPRM as OmegaPRM
+  from prm_jax.labelling.label_verify import LabelVerify as LabelVerify
   from prm_jax.labelling.select import Select as Select
   from prm_jax.people.label_people import LabelPeople as LabelPeople
   from prm_jax.people.people_report import PeopleReport as PeopleReport
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
   from prm_jax.text.messages import trajectory as trajectory
   from prm_jax.trainer import Train as Train
   from prm_jax.training import losses as losses
+  from prm_jax.verifiers.verdicts import Verdict as Verdict
   from prm_jax.view.view import View as View
 
 # Each public name's module.
@@ -134,7 +136,9 @@ _HOMES = dict(
   Judge="labelling.label_judge",
   MonteCarlo="labelling.label_rollouts",
   OmegaPRM="labelling.label_rollouts",
+  LabelVerify="labelling.label_verify",
   Select="labelling.select",
+  Verdict="verifiers.verdicts",
   CachedScorer="scoring.cached_scorer",
   Plan="plan.plan",
   Sampler="policy.sampler",

@@ -40,7 +40,8 @@ PUBLIC = (
   *("runtime.doctor", "device_check.check_device", "search.calibrate"),
   *("evaluation.choose_threshold", "reports.compare", "view.view"),
   *("labelling.label_rollouts", "labelling.label_judge"),
-  *("labelling.consensus", "labelling.select"),
+  *("labelling.consensus", "labelling.select", "labelling.label_verify"),
+  "verifiers.verdicts",
   *("people.label_people", "people.people_report", "people.people_round"),
   *("plan.plan", "trainer", "demo.demo"),
   *(

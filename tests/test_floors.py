@@ -24,8 +24,8 @@ CORE = (
   *("scoring", "policy"),
 )
 METHODS = (
-  *("grading", "remote", "jobs", "environments", "search", "evaluation"),
-  *("labelling", "testbed", "rl"),
+  *("grading", "verifiers", "remote", "jobs", "environments", "search"),
+  *("evaluation", "labelling", "testbed", "rl"),
 )
 EDGES = (
   *("web", "datasets", "plan", "huggingface", "serving", "device_check"),

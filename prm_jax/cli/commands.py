@@ -19,6 +19,7 @@ from prm_jax.jobs import score
 from prm_jax.labelling import consensus
 from prm_jax.labelling import label_judge
 from prm_jax.labelling import label_rollouts
+from prm_jax.labelling import label_verify
 from prm_jax.labelling import select
 from prm_jax.people import label_people
 from prm_jax.people import people_report
@@ -57,6 +58,7 @@ KINDS: dict[str, tuple[str, dict[str, type[verbs.Verb]]]] = dict(
       monte_carlo=label_rollouts.MonteCarlo,
       omega_prm=label_rollouts.OmegaPRM,
       judge=label_judge.Judge,
+      verify=label_verify.LabelVerify,
       consensus=consensus.Consensus,
       select=select.Select,
     ),

@@ -131,6 +131,9 @@ def _apply(operation: Callable[..., Any], a: Any, b: Any) -> Any:
 def _sum(*values: Any) -> Any:
   total = values[0]
   for value in values[1:]:
+    if isinstance(total, Fraction) and isinstance(value, Fraction):
+      total = _checked(total + value)
+      continue
     largest = max(abs(_real(total)), abs(_real(value)))
     total = _checked(_without_noise(difference(total, -value), largest))
   return total
@@ -138,7 +141,7 @@ def _sum(*values: Any) -> Any:
 
 def _without_noise(value: Any, largest: Any) -> Any:
   """Returns 0 for what only rounding leaves of numbers that cancel."""
-  if isinstance(value, Fraction) or not largest:
+  if not largest:
     return value
   mpf = _context().mpf
   return mpf(0) if abs(value) < largest * mpf(10) ** _NOISE else value

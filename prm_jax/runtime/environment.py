@@ -50,6 +50,7 @@ EXTRAS = {
   "gcs": ("gcsfs", "gs:// workdirs of prm-jax train"),
   "verify": ("math_verify", "grading by Math-Verify"),
   "parquet": ("pyarrow", "Parquet files as data"),
+  "logic": ("z3", "label verify --verifier=logic"),
   "test": ("hypothesis", "the tests"),
   "serve": ("starlette", "prm-jax serve"),
   "plot": ("matplotlib", "--plot of evaluations and searches"),

@@ -37,6 +37,10 @@ COMMANDS = {
   ("label monte_carlo", "output"): (LABEL, ["in.jsonl", "model"]),
   ("label omega_prm", "output"): (LABEL, ["in.jsonl", "model"]),
   ("label judge", "output"): (LABEL, ["in.jsonl", "model"]),
+  ("label verify", "output"): (
+    ["--input=in.jsonl", "--verifier=arithmetic"],
+    ["in.jsonl"],
+  ),
   ("label consensus", "output"): (
     ["--input=in.jsonl", "--input=b.jsonl", "--above_a=0", "--above_b=0"],
     ["in.jsonl", "b.jsonl"],

@@ -1,0 +1,1 @@
+"""Exact verifiers of the steps of a solution: equations, code, logic."""

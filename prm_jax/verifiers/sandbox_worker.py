@@ -1,0 +1,195 @@
+"""Runs a worker's file as a program, where it can reach nothing but its pipes.
+
+With namespaces (Linux): a file system of its own, in memory, with the standard
+library to read and /tmp to write; no network; no other process to see; the user
+nobody, or none with rights; and no way to get any back. In all cases: limits of
+memory, of the size and number of files and of the number of processes. It
+imports nothing of prm_jax.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import types
+
+_NEWNS, _NEWUTS, _NEWIPC = 0x00020000, 0x04000000, 0x08000000
+_NEWUSER, _NEWPID, _NEWNET = 0x10000000, 0x20000000, 0x40000000
+_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND = 1, 2, 4, 8, 32, 4096
+_MOVE, _REC, _PRIVATE = 8192, 16384, 1 << 18
+# What statvfs says of a mount, and the flag that keeps it so when it is mounted
+# again, which the kernel asks for.
+_KEPT = {1024: 1024, 2048: 2048, 4096: 1 << 21, 2: 2, 4: 4, 8: 8}
+_SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS = 1, 4, 38
+_CAPABILITY_VERSION = 0x20080522
+_NOBODY = 65534
+_LIBRARIES = ("/usr/lib", "/usr/lib64", "/lib", "/lib64")
+_FILE_MIB, _FILES, _PROCESSES = 16, 64, 16
+
+
+def main(mode: str, memory_mib: int, worker: str, *arguments: str) -> None:
+  """Runs a worker.
+
+  Args:
+    mode: namespaces, or limits alone.
+    memory_mib: The most memory of a process, in MiB.
+    worker: Its file, which has main(*arguments).
+    *arguments: Its arguments.
+  """
+  _add_wire()
+  program = _program(worker)
+  if mode == "namespaces":
+    _enter()
+  _limit(memory_mib, alone=mode == "namespaces")
+  module = types.ModuleType("worker")
+  exec(program, vars(module))
+  module.main(*arguments)
+
+
+def _add_wire() -> None:
+  """Makes the one module of the package that workers import known to them."""
+  package = types.ModuleType("prm_jax")
+  folder = types.ModuleType("prm_jax.verifiers")
+  wire = types.ModuleType("prm_jax.verifiers.code_wire")
+  path = os.path.join(os.path.dirname(__file__), "code_wire.py")
+  exec(_program(path), vars(wire))
+  vars(folder)["code_wire"] = wire
+  for module in (package, folder, wire):
+    sys.modules[module.__name__] = module
+
+
+def _program(path: str) -> types.CodeType:
+  with open(path, encoding="utf-8") as f:
+    return compile(f.read(), path, "exec")
+
+
+def _limit(memory_mib: int, *, alone: bool) -> None:
+  processes = _PROCESSES
+  if not alone:  # the user's other processes count
+    processes += sum(x.isdigit() for x in os.listdir("/proc"))
+  for what, most in (
+    (resource.RLIMIT_CORE, 0),
+    (resource.RLIMIT_AS, memory_mib << 20),
+    (resource.RLIMIT_FSIZE, _FILE_MIB << 20),
+    (resource.RLIMIT_NOFILE, _FILES),
+    (resource.RLIMIT_NPROC, processes),
+  ):
+    resource.setrlimit(what, (most, most))
+
+
+def _enter() -> None:
+  """Goes into new namespaces, as a process that has no rights there."""
+  libc = ctypes.CDLL(None, use_errno=True)
+  spaces = _NEWNS | _NEWPID | _NEWNET | _NEWIPC | _NEWUTS
+  is_root = os.geteuid() == 0
+  if is_root and libc.unshare(spaces):
+    # Root without rights, as in a container: another user may make its own. For
+    # root the kernel has no limit of processes.
+    os.setgroups([])
+    os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    is_root = False
+  if not is_root and os.geteuid() != 0 and not _has_spaces(libc, spaces):
+    _raise("unshare")
+  _fork(libc)
+  _mount_all(libc)
+  if is_root:
+    os.setgroups([])
+    os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+  else:
+    _drop_rights(libc)
+  if libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+    _raise("prctl")
+  # No other process of the user may look into this one.
+  libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+  # After the change of the user, which clears it.
+  libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _has_spaces(libc: ctypes.CDLL, spaces: int) -> bool:
+  """Makes namespaces in one of users; returns whether the kernel allows it."""
+  uid, gid = os.geteuid(), os.getegid()
+  if libc.unshare(_NEWUSER | spaces):
+    return False
+  for name, text in (
+    ("setgroups", "deny"),
+    ("uid_map", f"{uid} {uid} 1"),
+    ("gid_map", f"{gid} {gid} 1"),
+  ):
+    with open(f"/proc/self/{name}", "w") as f:
+      f.write(text)
+  return True
+
+
+def _fork(libc: ctypes.CDLL) -> None:
+  """Goes on in a child, the first process of its namespace."""
+  child = os.fork()
+  if child:
+    # Its end is this one's; nothing is left open that a reader waits for.
+    for fd in range(3):
+      os.close(fd)
+    os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    _, status = os.waitpid(child, 0)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+  libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _mount_all(libc: ctypes.CDLL) -> None:
+  """Makes a root in memory: the standard library, /tmp and /dev/null."""
+  root = os.getcwd().encode()
+
+  def mount(source: bytes, target: bytes, kind: bytes, flags: int, data=b""):
+    if libc.mount(source, target, kind, ctypes.c_ulong(flags), data):
+      _raise(f"mount {target.decode()}")
+
+  mount(b"none", b"/", b"", _REC | _PRIVATE)
+  limits = f"size={_FILE_MIB}m,nr_inodes=512,mode=755".encode()
+  mount(b"tmpfs", root, b"tmpfs", _NOSUID | _NODEV, limits)
+  for path in _bound():
+    target = root + path.encode()
+    os.makedirs(target, 0o755, exist_ok=True)
+    mount(path.encode(), target, b"", _BIND | _REC)
+    kept = os.statvfs(path).f_flag
+    flags = sum(flag for bit, flag in _KEPT.items() if kept & bit)
+    flags |= _BIND | _REMOUNT | _RDONLY | _NOSUID | _NODEV
+    mount(b"none", target, b"", flags)
+  os.mkdir(root + b"/tmp", 0o755)
+  os.chmod(root + b"/tmp", 0o1777)
+  os.mkdir(root + b"/dev", 0o755)
+  os.close(os.open(root + b"/dev/null", os.O_CREAT | os.O_WRONLY, 0o666))
+  mount(b"/dev/null", root + b"/dev/null", b"", _BIND)
+  os.chdir(root)
+  mount(root, b"/", b"", _MOVE)
+  os.chroot(".")
+  os.chdir("/tmp")
+
+
+def _bound() -> list[str]:
+  """Returns the folders that a program of the standard library reads."""
+  paths = {os.path.realpath(sys.base_prefix)}
+  paths |= {os.path.dirname(os.path.realpath(os.__file__))}
+  paths |= {x for x in _LIBRARIES if os.path.isdir(x)}
+  return [
+    x
+    for x in sorted(paths)
+    if not any(x.startswith(f"{other}/") for other in paths - {x})
+  ]
+
+
+def _drop_rights(libc: ctypes.CDLL) -> None:
+  header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+  if libc.capset(header, (ctypes.c_uint32 * 6)()):
+    _raise("capset")
+
+
+def _raise(what: str) -> None:
+  number = ctypes.get_errno()
+  raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+if __name__ == "__main__":
+  main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
