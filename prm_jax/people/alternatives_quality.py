@@ -16,12 +16,6 @@ from prm_jax.people import people_quality
 from prm_jax.records import identity
 
 _RATED = {1: "rated_right", 0: "rated_neutral", -1: "rated_wrong"}
-_SHARES = dict(
-  rated_right="right",
-  rated_neutral="neutral",
-  rated_wrong="wrong",
-  written="steps of their own",
-)
 
 
 def report(
@@ -79,28 +73,18 @@ def table(told: Mapping[str, Any]) -> tables.Table:
   Args:
     told: What `report` returned.
   """
-  counts = dict(items="items", steps="steps taken", rated="rated")
-  columns = {
-    **{name: tables.Column(x, is_share=False) for name, x in counts.items()},
-    "seconds_a_rating": tables.Column("s a rating", is_share=False, digits=1),
-    **{name: tables.Column(label) for name, label in _SHARES.items()},
-    "same": tables.Column("same side"),
-  }
-  rows = []
-  for name, of in told["people"].items():
-    numbers = {x: tables.Number(of[x]) for x in (*counts, "seconds_a_rating")}
-    for key in _SHARES:
-      if of[key] is not None:
-        numbers[key] = tables.Number(
-          of[key]["value"], *(of[key]["interval"] or ())
-        )
-    rows.append((name, numbers))
-  for pair in (told["agreement"] or {}).get("pairs", ()):
-    same = pair["first_error_same"]
-    number = tables.Number(same["value"], *(same["interval"] or ()))
-    num = tables.Number(pair["solutions"])
-    rows.append((f"{pair['a']} and {pair['b']}", dict(rated=num, same=number)))
-  return tables.Table(columns, rows)
+  columns = dict(
+    items=tables.Column("items", is_share=False),
+    steps=tables.Column("steps taken", is_share=False),
+    rated=tables.Column("rated", is_share=False),
+    seconds_a_rating=tables.Column("s a rating", is_share=False, digits=1),
+    rated_right=tables.Column("right"),
+    rated_neutral=tables.Column("neutral"),
+    rated_wrong=tables.Column("wrong"),
+    written=tables.Column("steps of their own"),
+    same=tables.Column("same side"),
+  )
+  return people_quality.table_of(told, columns, counted="rated")
 
 
 def _of_person(

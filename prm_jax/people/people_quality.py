@@ -213,38 +213,54 @@ def table(told: Mapping[str, Any]) -> tables.Table:
   Args:
     told: What `report` returned.
   """
-  shares = dict(
-    screening="screening right",
-    gold="gold right",
-    gold_first_half="its first half",
-    gold_last_half="its last half",
-    rated_right="steps rated right",
+  columns = dict(
+    items=tables.Column("items", is_share=False),
+    steps=tables.Column("steps", is_share=False),
+    gave_up=tables.Column("given up", is_share=False),
+    bad_problem=tables.Column("bad problem", is_share=False),
+    seconds_a_step=tables.Column("s a step", is_share=False, digits=1),
+    screening=tables.Column("screening right"),
+    gold=tables.Column("gold right"),
+    gold_first_half=tables.Column("its first half"),
+    gold_last_half=tables.Column("its last half"),
+    rated_right=tables.Column("steps rated right"),
+    same=tables.Column("same first error"),
   )
-  counted = dict(
-    items="items", steps="steps", gave_up="given up", bad_problem="bad problem"
-  )
-  columns = {
-    **{name: tables.Column(x, is_share=False) for name, x in counted.items()},
-    "seconds_a_step": tables.Column("s a step", is_share=False, digits=1),
-    **{name: tables.Column(label) for name, label in shares.items()},
-    "same": tables.Column("same first error"),
-  }
+  return table_of(told, columns, counted="items")
+
+
+def table_of(
+  told: Mapping[str, Any],
+  columns: Mapping[str, tables.Column],
+  *,
+  counted: str,
+) -> tables.Table:
+  """Returns a row of each person and of each pair.
+
+  Args:
+    told: A report: `people`, each with numbers and shares by the names of the
+      columns, and `agreement`.
+    columns: The columns; `same` is that of a pair's first errors.
+    counted: The column that has the number of what a pair judged.
+  """
   rows = []
   for name, of in told["people"].items():
-    keys = (*counted, "seconds_a_step")
-    numbers = {key: tables.Number(of[key]) for key in keys}
-    for key in shares:
-      if of[key] is not None:
-        numbers[key] = tables.Number(
-          of[key]["value"], *(of[key]["interval"] or ())
-        )
-    rows.append((name, numbers))
+    known = {key: of[key] for key in columns if of.get(key) is not None}
+    rows.append((name, {key: _number(x) for key, x in known.items()}))
   for pair in (told["agreement"] or {}).get("pairs", ()):
-    same = pair["first_error_same"]
-    number = tables.Number(same["value"], *(same["interval"] or ()))
-    num = tables.Number(pair["solutions"])
-    rows.append((f"{pair['a']} and {pair['b']}", dict(items=num, same=number)))
+    numbers = {
+      counted: tables.Number(pair["solutions"]),
+      "same": _number(pair["first_error_same"]),
+    }
+    rows.append((f"{pair['a']} and {pair['b']}", numbers))
   return tables.Table(columns, rows)
+
+
+def _number(value: Any) -> tables.Number:
+  """Returns a number, or a share with its interval, as a table has it."""
+  if isinstance(value, Mapping):
+    return tables.Number(value["value"], *(value["interval"] or ()))
+  return tables.Number(value)
 
 
 def _share(were: Sequence[bool | None]) -> dict[str, Any] | None:
