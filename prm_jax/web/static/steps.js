@@ -243,5 +243,5 @@ const prm = (() => {
     return list;
   }
 
-  return { colour, element, fixed, text, visible, stepList, verdict, firstDoubted, shown };
+  return { colour, element, fixed, text, visible, stepList, verdict, shown };
 })();
