@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import hashlib
 import json
-import math
 import pathlib
 import re
 import tomllib
@@ -28,6 +27,7 @@ from prm_jax.runtime import limits
 OVERALL = "overall"
 MOST_PRINCIPLES = 32
 MOST_CHARACTERS = 2_000
+MOST_WEIGHT = 1_000_000  # Sums stay finite.
 _DEFAULT_TEMPLATE = "processbench"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
@@ -68,8 +68,8 @@ class Principle:
     for name in ("means", "error"):
       if len(getattr(self, name)) > MOST_CHARACTERS:
         yield f"{name}: more than {MOST_CHARACTERS:,} characters; shorten it"
-    if not 0 <= self.weight < math.inf:
-      yield f"weight={self.weight}: expected a number of 0 or more"
+    if not 0 <= self.weight <= MOST_WEIGHT:
+      yield f"weight={self.weight:g}: expected 0 to {MOST_WEIGHT:,}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -269,6 +269,7 @@ STYLE_RECORD = dict(name="style", means="It is clear.")
     ),
     (dict(principles=[STYLE_RECORD | dict(weight=True)]), "weight must be"),
     (dict(principles=[STYLE_RECORD | dict(weight=-1)]), "weight=-1"),
+    (dict(principles=[STYLE_RECORD | dict(weight=1e308)]), "weight=1e+308"),
     (dict(principles=[STYLE_RECORD | dict(weight=0)]), "no principle has a"),
     (dict(principles=[STYLE_RECORD | dict(fatal=1)]), "fatal must be bool"),
     (dict(principles=[STYLE_RECORD | dict(name="A b")]), "name='A b'"),
