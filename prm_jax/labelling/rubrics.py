@@ -69,7 +69,7 @@ class Principle:
       if len(getattr(self, name)) > MOST_CHARACTERS:
         yield f"{name}: more than {MOST_CHARACTERS:,} characters; shorten it"
     if not 0 <= self.weight <= MOST_WEIGHT:
-      yield f"weight={self.weight:g}: expected 0 to {MOST_WEIGHT:,}"
+      yield f"weight={str(self.weight)[:20]}: expected 0 to {MOST_WEIGHT:,}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -298,6 +298,7 @@ def test_a_file_that_holds_no_rubric_is_refused_in_one_line(
     ("r.toml", "a = " + "[" * 5_000, "flatten it"),
     ("r.toml", TOML + "weight = nan", "weight=nan"),
     ("r.toml", TOML + "weight = inf", "weight=inf"),
+    ("r.toml", TOML + "weight = " + "1" * 4_000, "weight=1111"),
     ("r.toml", "a = " + "1" * 5_000, "not TOML"),
     ("r.json", "[]", "expected a JSON object"),
     ("r.yaml", "", "ends in .json or .toml"),
