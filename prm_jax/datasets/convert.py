@@ -22,6 +22,7 @@ from prm_jax import schema
 from prm_jax.datasets import annotators
 from prm_jax.datasets import decontamination
 from prm_jax.datasets.formats import prmbench
+from prm_jax.labelling import rubrics
 from prm_jax.records import fields
 from prm_jax.records import formats
 from prm_jax.records import identity
@@ -40,6 +41,7 @@ _FIELDS = (
 # What a record of a message says beyond the message.
 _RECORDS = "fields_of_messages"
 _WITH_CONTROLS = "prmbench"
+_UNGRADED = "labels of solutions that no judge graded by a rubric"
 # These hold people's ratings; the others labels.
 _WITH_RATINGS = ("prm800k", "label_studio", *formats.OF_TRAJECTORIES)
 
@@ -114,6 +116,7 @@ def convert(
   controls: bool = False,
   segmenter: segmenters.Segmenter | None = None,
   merge: annotators.Merge = "each",
+  principle: str | None = None,
 ) -> Converted:
   """Writes the solutions of (format, path) in another format; reads them back.
 
@@ -131,6 +134,8 @@ def convert(
     segmenter: Cuts the turns of trajectories, which must be unlabelled; None
       leaves them whole.
     merge: What becomes of several annotators' labels; see annotators.merged.
+    principle: The principle of a judge's rubric whose labels replace those
+      there are; a solution without them has none.
 
   Raises:
     InputError: A row is bad, the format can't hold a solution, or the source
@@ -156,6 +161,7 @@ def convert(
       skip=skip,
       segmenter=segmenter,
       merge=merge,
+      principle=principle,
     )
 
   def counted(left_out: Counter[str]) -> Iterator[schema.Solution]:
@@ -185,6 +191,7 @@ def prepared(
   skip: bool = False,
   segmenter: segmenters.Segmenter | None = None,
   merge: annotators.Merge = "each",
+  principle: str | None = None,
 ) -> Iterator[schema.Solution]:
   """Yields solutions as a format gets them.
 
@@ -198,6 +205,7 @@ def prepared(
       refused.
     segmenter: See convert.
     merge: See convert.
+    principle: See convert.
 
   Raises:
     InputError: A solution has ratings, the format labels, and there is no
@@ -209,6 +217,12 @@ def prepared(
     for solution in solutions:
       if not skip:
         _check_context(solution, to)
+      if principle is not None:
+        graded = rubrics.of_principle(solution, principle)
+        if graded is None:
+          left_out[_UNGRADED] += 1
+          graded = dataclasses.replace(solution, labels=None, ratings=None)
+        solution = graded
       if segmenter is not None:
         solution = turn_cuts.cut(solution, segmenter)
       if policy is not None:

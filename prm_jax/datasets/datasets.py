@@ -63,6 +63,9 @@ class Convert(verbs.Verb):
     annotators: What becomes of several people's labels of one solution: each
       (they stay as many solutions), vote (a step has the label of more than
       half) or mean (the mean of its labels, a soft label).
+    principle: Take the labels of this principle of a judge's rubric, or of
+      overall, from solutions of `label judge --rubric` (docs/judge.md); a
+      solution without them gets no labels.
 
   Example:
     prm-jax data convert samples.jsonl --to=stepwise --output=stepwise.jsonl
@@ -75,6 +78,7 @@ class Convert(verbs.Verb):
   skip: bool = False
   segmenter: Segmenter | None = None
   annotators: Literal["each", "vote", "mean"] = "each"
+  principle: str | None = None
 
   def __post_init__(self):
     super().__post_init__()
@@ -103,6 +107,7 @@ class Convert(verbs.Verb):
       skip=self.skip,
       segmenter=cut,
       merge=self.annotators,
+      principle=self.principle,
     )
 
   def __call__(

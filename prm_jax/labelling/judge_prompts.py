@@ -15,7 +15,7 @@ reader of the answer. An answer without a clear verdict gets a reason
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import re
 from typing import Literal
@@ -39,7 +39,29 @@ REASONS = (
   "out_of_order",
   "fewer_verdicts_than_steps",
   "verdict_after_error",
+  "missing_principle",
+  "not_a_score",
+  "score_out_of_range",
 )
+
+# Where a solution's extra holds what a judge with a rubric says: `rubric`, its
+# digest, and `principles`.
+GRADED = "graded"
+
+
+@dataclasses.dataclass(frozen=True)
+class Grades:
+  """What a judge's text says of each step by one principle of a rubric.
+
+  Args:
+    labels: The labels that this principle alone would give.
+    scores: The scores, in [0, 1].
+    critiques: The critiques.
+  """
+
+  labels: tuple[float, ...]
+  scores: tuple[float, ...]
+  critiques: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +73,15 @@ class Verdict:
     places: Where in the text each step's verdict begins, for the steps that
       have one.
     whole: Where the answer about the whole solution begins, or would begin.
+    labels: The label of each step, by a rubric.
+    principles: The grades by the name of a principle, by a rubric.
   """
 
   first_error: int
   places: tuple[int, ...] = ()
   whole: int | None = None
+  labels: tuple[float, ...] | None = None
+  principles: Mapping[str, Grades] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +104,7 @@ class Template:
       at a step's place.
     whole_words: The same for the whole solution: yes and no.
     whole_question: The text before them.
+    rubric: The digest of the rubric that it asks by.
   """
 
   name: str
@@ -92,6 +119,7 @@ class Template:
   step_words: tuple[str, str] | None = None
   whole_words: tuple[str, str] | None = None
   whole_question: str = ""
+  rubric: str | None = None
 
 
 def ask(template: Template, solution: schema.Solution) -> str:
@@ -276,7 +304,7 @@ DIAL_WORDS = (
 # --- Templates --------------------------------------------------------------
 
 _QUESTION = "Is the solution correct?"
-_TASK = """\
+TASK = """\
 <problem>
 {problem}
 </problem>
@@ -291,7 +319,7 @@ PROCESSBENCH = Template(
   name="processbench",
   prompt="Here are a problem in mathematics and somebody's solution. The"
   " solution was cut into {count} paragraphs; tags give each its number,"
-  " counted from 0.\n\n" + _TASK + "Go through the paragraphs in their order."
+  " counted from 0.\n\n" + TASK + "Go through the paragraphs in their order."
   " Redo the calculations, and ask of every claim whether it follows from what"
   " was given or shown before. You are looking for the earliest paragraph with"
   " a mistake in it. An unusual or clumsy way is no mistake, and what is wrong"
@@ -307,7 +335,7 @@ PROCESSBENCH = Template(
 FIRST_ERROR = Template(
   name="first_error",
   prompt="Here are a problem in mathematics and somebody's solution, cut into"
-  " {count} paragraphs that are numbered from 1.\n\n" + _TASK + "Check one"
+  " {count} paragraphs that are numbered from 1.\n\n" + TASK + "Check one"
   " paragraph after the other: redo its calculations, look for another way to"
   " confirm it, and reconsider where you aren't sure. Write what you find about"
   " paragraph 1 between <analysis_1> and </analysis_1>, about paragraph 2"
@@ -326,7 +354,7 @@ FIRST_ERROR = Template(
 THINKPRM = Template(
   name="thinkprm",
   prompt="Here are a problem in mathematics and somebody's solution of {count}"
-  " steps, which may be unfinished.\n\n" + _TASK + "Examine every step, also"
+  " steps, which may be unfinished.\n\n" + TASK + "Examine every step, also"
   " those behind a wrong one, in this form: a new line that opens with `Step"
   " 1:`, your examination of it, and at its end `The step is \\boxed{{correct}}`"
   " or `The step is \\boxed{{incorrect}}`; then a new line with `Step 2:`, and"

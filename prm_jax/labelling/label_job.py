@@ -52,7 +52,7 @@ class LabelJob(journaled.Job):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Task:
+class Task:
   """What is to be labelled.
 
   Args:
@@ -133,6 +133,11 @@ class Labeller(verbs.Verb):
     return list(labelled)
 
   @property
+  def _also_read(self) -> list[files.PathLike | None]:
+    """Files that its options name, which no output may replace."""
+    return []
+
+  @property
   def _policy(self) -> policies.Policy:
     return verbs.made(policies.Policy, self.policy)
 
@@ -162,7 +167,7 @@ class Labeller(verbs.Verb):
       problems: A file of problems with further right answers.
     """
     self._policy.check()
-    _check_outputs(job, self._policy, problems)
+    _check_outputs(job, self._policy, [problems, *self._also_read])
     task = self._read(job, problems)
     claim = dict(kind=self.kind, shard=str(job.part))
     claim |= self._options()
@@ -192,7 +197,7 @@ class Labeller(verbs.Verb):
       _logger.info(f"{tokens / elapsed_s:,.0f} tokens/s since this start")
     return done.work
 
-  def _read(self, job: LabelJob, problems: files.PathLike | None) -> _Task:
+  def _read(self, job: LabelJob, problems: files.PathLike | None) -> Task:
     """Returns what is to be labelled; refuses bad input before any work."""
     part = job.part
     solutions, left_out = job.input.read_some(takes_problems=self.writes_new)
@@ -225,7 +230,7 @@ class Labeller(verbs.Verb):
         extra = {**s.extra, schema.REFERENCE: references[s.problem]}
         s = dataclasses.replace(s, extra=extra)
       mine.append(s)
-    return _Task(mine, references, unable, left_out)
+    return Task(mine, references, unable, left_out)
 
   def _batch(
     self,
@@ -252,7 +257,7 @@ class Labeller(verbs.Verb):
     ids = by_id if self.writes_new else [s.id for s in batch]
     return [by_id[id_] for id_ in ids], {**work, **counts}
 
-  def _report(self, job: LabelJob, task: _Task, done: journaled.Done) -> None:
+  def _report(self, job: LabelJob, task: Task, done: journaled.Done) -> None:
     """Says what was labelled, what wasn't and why, and what it took."""
     labelled, work = done.solutions, done.work
     unable = Counter(task.unable.values())
@@ -301,10 +306,12 @@ def _cost(work: Mapping[str, int]) -> str:
 
 
 def _check_outputs(
-  job: LabelJob, policy: policies.Policy, problems: files.PathLike | None
+  job: LabelJob,
+  policy: policies.Policy,
+  also_read: Iterable[files.PathLike | None],
 ) -> None:
   """Refuses an output, or what is written beside it, that harms an input."""
-  read = [job.input.stored_at, problems]
+  read = [job.input.stored_at, *also_read]
   if not policy.is_server:
     read.append(files.local_path(policy.source))
   for path in (

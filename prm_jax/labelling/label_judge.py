@@ -6,13 +6,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
+import functools
+import logging
 from typing import Any
 
+from prm_jax.jobs import journaled
 from prm_jax.jobs import policies
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import label_job
 from prm_jax.labelling import llm_judge
+from prm_jax.labelling import rubrics
+from prm_jax.runtime import files
 from prm_jax.runtime import verbs
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +35,8 @@ class Judge(label_job.Labeller):
     vote: How votes become labels (docs/judge.md): the share of those by which
       all steps so far are correct, the majority's first error, or the
       log_likelihood of the verdict's words (templates dial and thinkprm only).
+    rubric: A JSON or TOML file of principles: the judge grades each step by
+      each of them, instead of --template (docs/judge.md).
     keep_texts: Also write the judge's answers to --output.
 
   Example:
@@ -39,6 +48,7 @@ class Judge(label_job.Labeller):
   votes: verbs.Count = 1
   min_votes: verbs.Count = 1
   vote: llm_judge.Vote = "share"
+  rubric: verbs.Input | None = None
   keep_texts: bool = False
 
   kind = "judge"
@@ -48,10 +58,17 @@ class Judge(label_job.Labeller):
     super().__post_init__()
     self._check(weighs_words=self.vote == "log_likelihood")
 
+  @functools.cached_property
+  def _template(self) -> judge_prompts.Template:
+    return rubrics.template_of(self.template, self.rubric)
+
+  @property
+  def _also_read(self) -> list[files.PathLike | None]:
+    return [self.rubric]
+
   def _check(self, weighs_words: bool) -> None:
-    template = judge_prompts.TEMPLATES[self.template]
     how = self.votes, self.min_votes, self.vote
-    llm_judge.check(template, *how, weighs_words)
+    llm_judge.check(self._template, *how, weighs_words)
 
   def run(self, job: label_job.LabelJob) -> None:
     """Labels the solutions of a file.
@@ -62,7 +79,10 @@ class Judge(label_job.Labeller):
     self.label_file(job)
 
   def _options(self) -> dict[str, Any]:
-    return dict(template=self.template) | self._voting()
+    options = dict(template=self._template.name) | self._voting()
+    if self.rubric is not None:
+      options["rubric"] = self._template.rubric
+    return options
 
   def _voting(self) -> dict[str, Any]:
     names = ("votes", "min_votes", "vote", "keep_texts")
@@ -84,9 +104,26 @@ class Judge(label_job.Labeller):
     def label(solutions, tell):
       return llm_judge.label(
         *(solutions, writer.bind(tell)),
-        judge_prompts.TEMPLATES[self.template],
+        self._template,
         log_likelihoods=log_likelihoods,
         **self._voting(),
       )
 
     yield label
+
+  def _report(
+    self,
+    job: label_job.LabelJob,
+    task: label_job.Task,
+    done: journaled.Done,
+  ) -> None:
+    """Says also how far each principle agrees with the labels that were there."""
+    super()._report(job, task, done)
+    if self.rubric is None:
+      return
+    from prm_jax.labelling import principle_agreement
+
+    rows = principle_agreement.measured(done.solutions, task.solutions)
+    if rows:
+      told = principle_agreement.texts(rows)
+      verbs.log_text(_logger, "\n".join(["", *told]))

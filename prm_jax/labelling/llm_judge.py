@@ -13,7 +13,7 @@ import dataclasses
 import hashlib
 import itertools
 import math
-from typing import get_args, Literal
+from typing import Any, get_args, Literal
 
 from prm_jax import errors as errors_lib
 from prm_jax import schema
@@ -55,7 +55,8 @@ def label(
 
   Solutions of equal problem and steps are judged once. extra gets
   `first_errors`, of each readable vote, and with a LogLikelihood `p_yes` (the
-  mean over votes, Khalifa et al. 2025, arXiv 2504.16828). Without enough
+  mean over votes, Khalifa et al. 2025, arXiv 2504.16828), and with a rubric
+  `graded`: the labels, scores and critiques of each principle. Without enough
   readable votes all labels are None; the work says how often and why.
 
   Args:
@@ -65,7 +66,7 @@ def label(
     votes: The number of answers about each solution.
     min_votes: Fewer readable answers make no label.
     vote: How votes become labels. `share`: the share of votes by which a step
-      is correct so far. `majority`: the majority's first error, 0 from there
+      is correct so far, with a rubric the mean of their labels. `majority`: the majority's first error, 0 from there
       on; a tie makes no label. `log_likelihood`: the mean over votes of
       P(correct) / (P(correct) + P(incorrect)), the least of the steps so far.
       By default log_likelihood with a LogLikelihood, else share.
@@ -100,7 +101,8 @@ def label(
     readable = chains.get(prompt, []) if prompt else []
     labels = _labels(len(s.steps), readable, vote, min_votes)
     work[labels if isinstance(labels, str) else "labelled"] += 1
-    labelled.append(_labelled(s, labels, readable, row if keep_texts else None))
+    texts = row if keep_texts else None
+    labelled.append(_labelled(s, labels, readable, texts, template.rubric))
   work["solutions"], work["judged"] = len(solutions), len(answers)
   progress(len(solutions))
   return labelled, dict(work)
@@ -351,11 +353,17 @@ def _labelled(
   labels: tuple[float | None, ...] | str,
   chains: Sequence[_Chain],
   answers: Sequence[schema.Solution] | None,
+  rubric: str | None,
 ) -> schema.Solution:
   """Returns the solution with its labels, None where there's a reason."""
+  extra = dict(solution.extra)
+  if rubric is not None:
+    extra.pop(judge_prompts.GRADED, None)  # of an earlier judge
+    if not isinstance(labels, str):
+      grades = _by_principle([x.verdict for x in chains])
+      extra[judge_prompts.GRADED] = dict(rubric=rubric, principles=grades)
   if isinstance(labels, str):
     labels = (None,) * len(solution.steps)
-  extra = dict(solution.extra)
   extra["first_errors"] = [x.verdict.first_error for x in chains]
   p_yes = [x.p_yes for x in chains if x.p_yes is not None]
   if p_yes:
@@ -365,6 +373,28 @@ def _labelled(
   return dataclasses.replace(
     solution, labels=labels, ratings=None, source="judge", extra=extra
   )
+
+
+def _by_principle(
+  verdicts: Sequence[judge_prompts.Verdict],
+) -> dict[str, dict[str, Any]]:
+  """Returns labels and scores, means over the votes, and all critiques."""
+  by_name = {
+    name: [x.principles[name] for x in verdicts]
+    for name in verdicts[0].principles
+  }
+  return {
+    name: dict(
+      labels=_means([x.labels for x in of]),
+      scores=_means([x.scores for x in of]),
+      critiques=[[*x.critiques] for x in of],
+    )
+    for name, of in by_name.items()
+  }
+
+
+def _means(rows: Sequence[Sequence[float]]) -> list[float]:
+  return [sum(x) / len(rows) for x in zip(*rows, strict=True)]
 
 
 def _labels(
@@ -377,7 +407,7 @@ def _labels(
     weights = [x.weights for x in chains if x.weights is not None]
     if len(weights) < min_votes:
       return "too_few_votes"
-    return tuple(sum(x) / len(weights) for x in zip(*weights, strict=True))
+    return tuple(_means(weights))
   errors = [x.verdict.first_error for x in chains]
   if len(errors) < min_votes:
     return "too_few_votes"
@@ -386,6 +416,9 @@ def _labels(
     if others and others[0][1] == most:
       return "tied"
     errors = [winner]
+  graded = [x.verdict.labels for x in chains if x.verdict.labels is not None]
+  if vote == "share" and graded:
+    return tuple(_means(graded))
   # A vote finds right what comes before its first error.
   ends = [n if error < 0 else error for error in errors]
   return tuple(sum(k < end for end in ends) / len(ends) for k in range(n))

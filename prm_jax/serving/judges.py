@@ -23,6 +23,7 @@ from prm_jax import remote
 from prm_jax import schema
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import llm_judge
+from prm_jax.labelling import rubrics
 from prm_jax.policy import drawing
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
@@ -46,6 +47,7 @@ class Judge:
     votes: The number of answers about each solution.
     min_votes: Fewer readable answers make no score.
     vote: How votes become scores; see llm_judge.label.
+    rubric: The file of a rubric, which is asked by instead of a template.
     unknown: The score of steps without one; they count as not judged. None
       refuses such a solution.
     seed: The seed of the answers.
@@ -75,6 +77,7 @@ class Judge:
   votes: int = 1
   min_votes: int = 1
   vote: str = "share"
+  rubric: str | None = None
   unknown: float | None = None
   seed: int = 0
   max_tokens: int = 512
@@ -135,12 +138,14 @@ class Loaded:
   Args:
     judge: The judge.
     client: The client of its server.
+    template: How it is asked.
     round_s: The most time that requests which are sent at once take, with all
       tries, in seconds.
   """
 
   judge: Judge
   client: remote.Client
+  template: judge_prompts.Template
   round_s: float
 
   @property
@@ -152,7 +157,9 @@ class Loaded:
   def identity(self) -> dict[str, Any]:
     """What its scores depend on, as plain data; not the weights behind it."""
     how = ("key_variable", "insecure_key", "concurrency")
-    fields = dataclasses.asdict(self.judge)
+    fields = dataclasses.asdict(self.judge) | dict(rubric=self.template.rubric)
+    if fields["rubric"] is None:  # so that other judges' prints stay
+      del fields["rubric"]
     return {name: x for name, x in fields.items() if name not in how}
 
   def score(
@@ -211,7 +218,7 @@ class Loaded:
       functools.partial(
         self.client.generate, sampling=judge.sampling, seed=judge.seed
       ),
-      judge_prompts.TEMPLATES[judge.template],
+      self.template,
       **judge.only("votes", "min_votes", "vote"),
       log_likelihoods=functools.partial(self._weigh, end)
       if judge.weighs
@@ -291,7 +298,9 @@ def load(
     )
     template = remote.Template(**judge.only("prompt", "system", "stop"))
     round_s = (tries * read_s + (tries - 1) * max_wait_s) / num
-    loaded = Loaded(judge, remote.Client(endpoint, template), round_s)
+    client = remote.Client(endpoint, template)
+    asked = rubrics.template_of(judge.template, judge.rubric)
+    loaded = Loaded(judge, client, asked, round_s)
     loaded._label([])  # refuses fields that make no sense together
   except errors.InputError as e:
     raise errors.InputError(f"{path}: {e}") from e

@@ -6,6 +6,7 @@ import hostile_text
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
+import test_rubrics
 
 from prm_jax import schema
 from prm_jax.labelling import judge_prompts
@@ -252,7 +253,7 @@ def test_what_is_no_clean_verdict_is_named_and_no_label(name, text, reason):
 
 def test_every_reason_is_one_that_some_text_has():
   """unended is the judge's to see: a text doesn't tell."""
-  seen = {reason for *_, reason in _NO_VERDICT}
+  seen = {reason for *_, reason in (*_NO_VERDICT, *test_rubrics.UNREADABLE)}
   assert seen == {*judge_prompts.REASONS} - {"unended"}
 
 

@@ -244,6 +244,35 @@ def test_a_judges_votes_count_as_its_file_says(gate, stub):
   assert len({x["seed"] for x in stub.seen} - seeds) == 4
 
 
+def test_a_judge_with_a_rubric_gives_the_labels_of_its_principles(gate, stub):
+  principles = [
+    dict(name="sums", means="Right sums.", fatal=True),
+    dict(name="style", means="Clear."),
+  ]
+  pathlib.Path("r.json").write_text(json.dumps(dict(principles=principles)))
+
+  def graded(*sums):
+    return "".join(
+      f"<analysis_{k}>\nsums | {x} | so\nstyle | 0 | so\noverall | 1 | so\n"
+      f"</analysis_{k}>\n"
+      for k, x in enumerate(sums, 1)
+    )
+
+  path = _judge(
+    stub, graded(1, 1), graded(1, 0), "no", votes=3, rubric="r.json"
+  )
+  with _serving(_load(path)) as asked:
+    status, reply, _ = asked.post(_items("ab"))
+  assert status == 200, reply
+  assert reply["data"][0]["step_scores"] == [0.5, 0.25]
+  assert "- sums: Right sums." in stub.seen[0]["messages"][0]["content"]
+  prints = {reply["model_fingerprint"], _load(_judge(stub, "")).fingerprint}
+  principles[0]["weight"] = 2
+  pathlib.Path("r.json").write_text(json.dumps(dict(principles=principles)))
+  path = _judge(stub, "", votes=3, rubric="r.json")
+  assert len(prints | {_load(path).fingerprint}) == 3
+
+
 def test_a_judge_that_weighs_its_verdicts_gives_their_probability(
   gate, stub, caplog
 ):
@@ -709,6 +738,9 @@ def test_a_judges_answers_are_all_asked_for_at_once(gate, stub):
     ),
     (dict(vote="log_likelihood", chat=False), "no word per step"),
     (dict(template="other"), "template='other'"),
+    (dict(rubric="no.json"), "no.json"),
+    (dict(rubric="f.py"), "ends in .json or .toml"),
+    (dict(rubric=3), "rubric must be"),
     (dict(unknown=2.0), "unknown=2.0"),
     (dict(chat=False, system="x"), "only a chat"),
     (dict(request_option=[1]), "expected an object"),
