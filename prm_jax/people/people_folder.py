@@ -153,32 +153,36 @@ class Folder:
     """Returns each person's name by the key, which is made once.
 
     Args:
-      annotators: The names.
+      annotators: The names of those who have access.
     """
-    path = self.path / _LINKS
-    known: dict[str, str] = {}
-    if path.exists():
-      text = path.read_text(encoding="utf-8")
-      rows = (x.split("\t") for x in text.splitlines())
-      known = {row[0]: row[-1].partition("#key=")[2] for row in rows}
-    # Who isn't among them today keeps the link for another day.
+    known = self._known_keys()
     return {
       known.get(name) or secrets.token_urlsafe(_KEY_BYTES): name
-      for name in dict.fromkeys([*annotators, *known])
+      for name in annotators
     }
+
+  def _known_keys(self) -> dict[str, str]:
+    """Returns the keys that were made so far, by name."""
+    path = self.path / _LINKS
+    if not path.exists():
+      return {}
+    rows = (x.split("\t") for x in files.read_text(path).splitlines())
+    return {row[0]: row[-1].partition("#key=")[2] for row in rows}
 
   def write_links(self, url: str, keys: Mapping[str, str]) -> pathlib.Path:
     """Writes each person's link, for the owner of the folder alone.
 
     Args:
       url: The address of the page.
-      keys: The names by key.
+      keys: The names by key. Who isn't among them today keeps the link, which
+        opens nothing, for another day.
 
     Returns:
       The file.
     """
     path = self.path / _LINKS
-    text = "".join(f"{name}\t{url}#key={key}\n" for key, name in keys.items())
+    known = self._known_keys() | {name: key for key, name in keys.items()}
+    text = "".join(f"{name}\t{url}#key={key}\n" for name, key in known.items())
     new = path.with_name(f".{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with os.fdopen(os.open(new, flags, 0o600), "w", encoding="utf-8") as f:

@@ -553,6 +553,27 @@ def test_a_pool_may_grow_but_not_change(tmp_path):
     )
 
 
+def test_who_isnt_named_today_has_no_access_and_the_same_key_another_day(
+  tmp_path,
+):
+  folder = people_folder.begin(
+    tmp_path / "labels", "per_step", DESIGN, pool("a"), []
+  )
+  before = folder.keys(["ann", "bob"])
+  folder.write_links("http://h/", before)
+  assert {*folder.keys(["bob"]).values()} == {"bob"}
+  folder.write_links("http://h/", folder.keys(["bob"]))
+  assert folder.keys(["ann", "bob"]) == before
+  # A line that is taken out makes a key anew.
+  links = folder.path / "links.txt"
+  links.write_text(links.read_text().splitlines()[1])
+  again = folder.keys(["ann", "bob"])
+  assert len({*again} & {*before}) == 1
+  links.write_bytes(b"\xff")
+  with pytest.raises(errors.InputError, match="links.txt:1"):
+    folder.keys(["ann"])
+
+
 # --- The command ------------------------------------------------------------
 
 
