@@ -9,7 +9,6 @@ import pathlib
 import re
 import sys
 from typing import TYPE_CHECKING
-import urllib.parse
 
 from prm_jax import errors
 from prm_jax import schema
@@ -69,10 +68,11 @@ class PeopleJob(verbs.Value):
     yield from super()._faults()
     if self.public_url is None:
       return
-    parts = urllib.parse.urlsplit(self.public_url)
-    fits = parts.scheme in ("http", "https") and parts.netloc
-    more = parts.path.strip("/") or parts.query or parts.fragment
-    if not fits or more or "@" in parts.netloc:
+    from prm_jax.web import page_http
+
+    # Of a path, a query or the name of a user.
+    signs = {*"/?#@"} & {*self.public_url.partition("://")[2].rstrip("/")}
+    if signs or not page_http.hosts_of(self.public_url):
       yield (
         f"`public_url={self.public_url}`: expected an address without a path,"
         " such as https://labels.example.org"

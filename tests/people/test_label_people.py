@@ -30,6 +30,7 @@ from prm_jax.people import work_queue
 from prm_jax.records import jsonl
 from prm_jax.records import sources
 from prm_jax.runtime import files
+from prm_jax.web import page_http
 
 RATE = dict(kind="rate", step=0, alternative=0, rating=1)
 DESIGN = work_queue.Design(gold_share=0, random_share=0, overlap_share=0)
@@ -323,6 +324,10 @@ def test_work_needs_a_key_in_a_header_and_the_right_host(tmp_path):
     "https://x/path",
     "https://a@x",
     "https://",
+    "https://:80",
+    "https://x:99999",
+    "https://x y",
+    "https://[::1",
   ],
 )
 def test_a_public_url_is_an_address_without_a_path(url):
@@ -339,10 +344,26 @@ def test_a_server_before_ours_is_linked_and_may_name_itself(tmp_path):
     assert url == "https://Labels.example/"
     for host, status in (
       ("labels.example", 200),
+      ("LABELS.example:443", 200),
       (f"127.0.0.1:{port}", 200),
       ("evil.example", 421),
     ):
       assert asked(route, Host=host)[0] == status
+
+
+@pytest.mark.parametrize(
+  "url, names",
+  [
+    ("https://Labels.example:443/", ["labels.example", "labels.example:443"]),
+    ("http://labels.example", ["labels.example", "labels.example:80"]),
+    ("https://labels.example:8443", ["labels.example:8443"]),
+    ("https://[2001:DB8::1]", ["[2001:db8::1]", "[2001:db8::1]:443"]),
+    ("https://b\u00fccher.example:1", ["xn--bcher-kva.example:1"]),
+  ],
+)
+def test_a_browser_may_leave_out_the_schemes_own_port(url, names):
+  assert page_http.hosts_of(url) == {*names}
+  label_people.PeopleJob("s.jsonl", "labels", public_url=url)
 
 
 # --- The folder -------------------------------------------------------------
@@ -570,7 +591,7 @@ def test_who_isnt_named_today_has_no_access_and_the_same_key_another_day(
   again = folder.keys(["ann", "bob"])
   assert len({*again} & {*before}) == 1
   links.write_bytes(b"\xff")
-  with pytest.raises(errors.InputError, match="links.txt:1"):
+  with pytest.raises(errors.InputError, match=r"links\.txt:1"):
     folder.keys(["ann"])
 
 
