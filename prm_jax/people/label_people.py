@@ -232,8 +232,10 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       found = anew.news() if self.task in _SCORED else None
       if found is None:
         return None
-      _logger.info(f"{path}: gives the order and the scores from now on")
-      return ranked(found, found)
+      scores, is_whole = found
+      _logger.info(f"{path}: gives the order from now on")
+      # An item without scores isn't gold, which a person could tell by that.
+      return ranked(scores, scores if is_whole else {})
 
     scores = self._scored(items)
     shown = scores

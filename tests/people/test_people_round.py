@@ -156,7 +156,7 @@ def test_a_running_server_gives_by_the_new_order_and_keeps_the_rest(done):
   rows = model_order.ScoresFile(
     folder.path / people_folder.SCORES, [], print, is_known=False
   )
-  assert rows.news() == {}
+  assert rows.news() == ({}, True)
   # By the model: the wrong answers first, those with the highest scores before.
   scores = desk._work.scores
   assert scores.keys() == desk._work.items.keys()
@@ -251,10 +251,36 @@ def test_a_broken_file_of_scores_changes_nothing_and_is_told_once(
   files.write_records(path, rows)
   desk.next("ann")
   assert not desk._work.scores and len(caplog.records) == 2
+  assert "no scores of 4 items" in caplog.text
   rows += [dict(id=x.id, step_scores=[0.1, 0.2, 0.3]) for x in gold]
   files.write_records(path, rows)
   desk.next("ann")
   assert len(desk._work.scores) == len(rows) and len(caplog.records) == 2
+
+
+def test_a_pool_that_grew_after_a_round_keeps_its_order(tmp_path):
+  folder = begin(tmp_path / "labels", num=8)
+  everything = [
+    *folder.items(),
+    *people_folder.items_of("first_error", folder.gold()),
+  ]
+  files.write_records(
+    folder.path / people_folder.SCORES,
+    (
+      dict(id=x.id, step_scores=[0.1 * (i % 8)] * 3)
+      for i, x in enumerate(everything)
+    ),
+  )
+  ranked = ["p7", "p5", "p3", "p1", "p6", "p4", "p2", "p0"]
+  desk = desk_of(folder)
+  desk.next("ann")
+  assert desk._work.pool.ranked == ranked and len(desk._work.scores) == 12
+  desk = desk_of(begin(tmp_path / "labels", num=10))
+  desk.next("ann")
+  # p9 is a wrong answer without a score, p8 a right one.
+  assert desk._work.pool.ranked == [*ranked[:4], "p9", *ranked[4:], "p8"]
+  # What has scores could be gold; what has none couldn't.
+  assert desk._work.scores == {}
 
 
 def refused(tmp_path, folder, *words):
