@@ -57,7 +57,8 @@ class PeopleRound(verbs.Verb):
 
   Args:
     config: The training run of a process reward model. The labels take the place
-      of its data.train; objective.labels.neutral says what a rating of 0 is.
+      of its data.train, and its other files stay (--config.data.evaluation='()'
+      for none); objective.labels.neutral says what a rating of 0 is.
     train_on_random: Learn the items that were drawn at random, too; then nothing
       unbiased is left to measure the model on (default: they are held out).
     seed: The seed of the intervals.

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 import json
 import logging
+import pathlib
+import shlex
 import subprocess
 import sys
 import time
@@ -58,8 +60,8 @@ def desk_of(folder, names: Sequence[str] = ("ann", "bob"), **options):
   return desk_lib.Desk(work, folder.store(), {x: x for x in names})
 
 
-def judge(desk, name, number):
-  """Has a person judge as many items; returns their ids."""
+def judge(desk, name, number, answer=answer):
+  """Has a person judge as many items; returns what was given."""
   told = []
   for _ in range(number):
     shown = desk.next(name)["item"]
@@ -145,6 +147,37 @@ def test_neither_gold_nor_what_was_drawn_at_random_is_learned(done, tmp_path):
   assert {s.id for s in train} >= chosen | drawn
   assert not any(s.id.startswith("g") for s in train)
   assert [*jsonl.read_solutions(tmp_path / people_round.HELD_OUT)] == []
+
+
+@pytest.mark.slow
+def test_the_pages_commands_run_as_written(tmp_path, monkeypatch):
+  """On a folder with a first error, gold, and a step on which two differ."""
+  root = pathlib.Path(__file__).parents[2]
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.delenv("PRM_JAX_DATA", raising=False)
+  (tmp_path / "experiments").symlink_to(root / "experiments")
+  folder = begin("labels")
+  jsonl.write_solutions("samples.jsonl", folder.pool())
+  desk = desk_of(folder)
+  judge(desk, "ann", 30)
+  judge(desk, "bob", 8, lambda item: dict(kind="error", step=0))
+  tiny = [
+    *("tokenizer.vocab_size=64", "tokenizer.model_type=word", "eval_rows=8"),
+    *("packing.sequence_length=64", "encoding.max_tokens=64"),
+    *("fit.steps=4", "fit.eval_every=2", "fit.checkpoint_every=2"),
+    *("optimizer.warmup_steps=1", "packing.batch_size=8"),
+    *("model.d_model=16", "model.num_layers=1", "model.d_ff=32"),
+  ]
+  page = (root / "docs" / "people.md").read_text()
+  blocks = page.split("test_the_pages_commands_run_as_written -->\n```\n")
+  ran = []
+  for line in "".join(x.partition("```")[0] for x in blocks[1:]).splitlines():
+    words = shlex.split(line)[1:]
+    ran.append(words[1])
+    if words[1] == "people_round":
+      words += [f"--config.{x}" for x in tiny]
+    assert main.main(words) == 0, line
+  assert ran[:2] == ["people_report", "people_round"] and len(ran) == 8
 
 
 def test_a_running_server_gives_by_the_new_order_and_keeps_the_rest(done):
