@@ -305,7 +305,7 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
       dict(
         seconds=round(sum(x.seconds for x in said), 1),
         timestamp=_when(said[-1].at),
-        given_for=given.get((said[0].annotator, item.id), ""),
+        **{schema.GIVEN_FOR: given.get((said[0].annotator, item.id), "")},
       ),
     )
 

@@ -172,7 +172,7 @@ def _keep_labels(
   drawn = {
     annotators.key(s)
     for s in said
-    if s.extra["given_for"] == work_queue.RANDOM and not train_on_random
+    if s.extra[schema.GIVEN_FOR] == work_queue.RANDOM and not train_on_random
   }
   left_out = Counter[str]()
   train, held_out = list[schema.Solution](), list[schema.Solution]()
@@ -183,7 +183,7 @@ def _keep_labels(
   right, wrong = _num_labels(train, policy)
   labels = dict(
     judgements=len(said),
-    given_for=dict(Counter(s.extra["given_for"] for s in said)),
+    given_for=dict(Counter(s.extra[schema.GIVEN_FOR] for s in said)),
     people=len({s.extra[schema.ANNOTATOR] for s in said}),
     train=len(train),
     right_steps=right,
