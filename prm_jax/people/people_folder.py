@@ -216,6 +216,7 @@ def begin(
     x: getattr(design, x) for x in work_queue.Design.__dataclass_fields__
   }
   kept, kept_gold = list[schema.Solution](), list[schema.Solution]()
+  secret = ""
   if (folder / _WORK).exists():
     before = files.read_json(folder / _WORK)
     different = [k for k in work if before.get(k) != work[k]]
@@ -225,21 +226,20 @@ def begin(
         " same, or another `output`"
       )
     old = Folder(folder)
-    kept, kept_gold = old.pool(), old.gold()
-    secret = before["secret"]
+    kept, kept_gold, secret = old.pool(), old.gold(), old.secret
   elif folder.exists() and {x.name for x in folder.iterdir()} - {locks.NAME}:
     raise errors.InputError(
       f"{folder}: holds something else; give a new folder as `output`"
     )
-  else:
-    secret = secrets.token_hex(16)
   errors.raise_first(_changes(kept, solutions, "solution"))
   errors.raise_first(_changes(kept_gold, gold, "gold item"))
   solutions, gold = _both(kept, solutions), _both(kept_gold, gold)
   errors.raise_first(_faults(task, solutions, gold))
   folder.mkdir(parents=True, exist_ok=True)
   # First what marks the folder as ours: a killed start can be made again.
-  files.write_json(folder / _WORK, work | dict(secret=secret))
+  files.write_json(
+    folder / _WORK, work | dict(secret=secret or secrets.token_hex(16))
+  )
   jsonl.write_solutions(folder / _POOL, solutions)
   jsonl.write_solutions(folder / _GOLD, gold)
   begun = Folder(folder)

@@ -222,12 +222,16 @@ def _faults(
 ) -> Iterator[str]:
   """Yields why nothing can be learned."""
   right, wrong = _num_labels(train, policy)
-  if not right or not wrong:
-    yield (
-      f"{right} right steps and {wrong} wrong ones are labelled so far, without"
-      f" {len(held_out)} solutions drawn at random; training needs one of each:"
-      " judge more items"
-    )
+  if right and wrong:
+    return
+  fix = "judge more items"
+  if held_out:
+    fix += ", or learn these, too, by `train_on_random=True`"
+  yield (
+    f"{right} right steps and {wrong} wrong ones are labelled so far, without"
+    f" {len(held_out)} solutions drawn at random; training needs one of each:"
+    f" {fix}"
+  )
 
 
 def _train(
@@ -282,7 +286,7 @@ def _text(measured: dict[str, Any] | None) -> str:
   """Returns a line on what was measured."""
   if measured is None or measured["first_errors"] is None:
     return (
-      "held out: no whole solution that was drawn at random has been judged, so"
+      "held out: no whole solution that was drawn at random and judged, so"
       " nothing unbiased was measured"
     )
   found = measured["first_errors"]

@@ -210,7 +210,7 @@ def test_alternatives_are_rated_taken_and_written(opened, serve, tmp_path):
   assert not page.is_visible("#write")
   assert page.text_content("#path .step") == "step 12 + 2 = 1 + 3your own"
   press(page, "a")
-  assert page.inner_text("#outcome") == "The solution is complete: 1 steps."
+  assert page.inner_text("#outcome") == "The solution is complete: 1 step."
   kept = [x.event for x in events(tmp_path)]
   assert kept[-2:] == [
     dict(kind="write", text="2 + 2 = 1 + 3"),
@@ -266,7 +266,7 @@ def test_next_steps_are_drawn_while_a_person_works(opened, serve, tmp_path):
   for _ in looked_at(page):
     pages.check_reads(page)
   press(page, "a")
-  assert page.inner_text("#outcome") == "The solution is complete: 1 steps."
+  assert page.inner_text("#outcome") == "The solution is complete: 1 step."
   assert events(tmp_path)[2].event == dict(kind="take", alternative=2)
 
 

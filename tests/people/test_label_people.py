@@ -565,7 +565,14 @@ def test_a_pool_may_grow_but_not_change(tmp_path):
   ):
     with pytest.raises(errors.InputError, match=why):
       begin(solutions, gold=gold)
-  assert [x.id for x in begin([]).gold()] == ["g"]
+  kept = begin([])
+  assert [x.id for x in kept.gold()] == ["g"]
+  # What tells the folder from others stays, and is made anew where it lacks.
+  assert kept.fingerprint == grown.fingerprint
+  work = files.read_json(tmp_path / "w" / "work.json")
+  del work["secret"]
+  files.write_json(tmp_path / "w" / "work.json", work)
+  assert len(begin([]).secret) == 32
   (tmp_path / "x").mkdir()
   (tmp_path / "x" / "mine.txt").write_text("mine")
   with pytest.raises(errors.InputError, match="something else"):

@@ -327,7 +327,13 @@ def refused(tmp_path, folder, *words):
 def test_labels_that_nothing_can_learn_are_refused(tmp_path, capsys):
   folder = begin(tmp_path / "labels")
   refused(tmp_path, folder)
-  assert "0 right steps and 0 wrong ones" in capsys.readouterr().err
+  err = capsys.readouterr().err
+  assert "0 right steps and 0 wrong ones" in err and "at_random=" not in err
+  judge(desk_of(folder), "ann", 16)
+  said = [*people_folder.read(folder.path / people_folder.JUDGEMENTS)]
+  right = [s for s in said if s.ratings == (1, 1, 1)]
+  (why,) = people_round._faults(right, said, encoding.LabelPolicy())
+  assert "0 wrong ones" in why and "`train_on_random=True`" in why
   refused(tmp_path, begin(tmp_path / "pairs", "pairs"))
   assert "no ratings of steps" in capsys.readouterr().err
   (tmp_path / "o.py").write_text(

@@ -462,15 +462,16 @@
   function outcome(scores) {
     const { reason, preferred, path: taken } = item.state;
     const num = (rating) => [...ratings.values()].filter((x) => x === rating).length;
+    const length = taken.length === 1 ? "1 step" : `${taken.length} steps`;
     const ends = {
       bad_problem: () => "A bad problem.",
       give_up: () => "Given up.",
-      found_error: () => (item.task === "alternatives" ? `It ends after ${taken.length} steps: no way to go on is right.`
+      found_error: () => (item.task === "alternatives" ? `It ends after ${length}: no way to go on is right.`
         : `The first wrong step is step ${[...ratings.values()].indexOf(-1) + 1}.`),
       solution: () => ({
         first_error: () => "No step is wrong.",
         per_step: () => `All steps are judged: ${num(1)} right, ${num(0)} neutral, ${num(-1)} wrong.`,
-        alternatives: () => `The solution is complete: ${taken.length} steps.`,
+        alternatives: () => `The solution is complete: ${length}.`,
         pairs: () => (preferred === null ? "Neither solution is better."
           : `The ${preferred ? "second" : "first"} solution is better.`),
       })[item.task](),
