@@ -246,8 +246,14 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
         shown = {**scores, **self._scored(golden)}
     ranks, told = ranked(scores, shown)
     return desk_lib.Work(
-      *(self.task, {x.id: x for x in everything}, ranks, folder.design),
-      *(told, folder.secret, self.hold_hours, news),
+      task=self.task,
+      items={x.id: x for x in everything},
+      pool=ranks,
+      design=folder.design,
+      scores=told,
+      secret=folder.secret,
+      hold_hours=self.hold_hours,
+      news=news,
     )
 
   def _scored(

@@ -33,9 +33,8 @@ from prm_jax.runtime import files
 from prm_jax.runtime import locks
 
 JUDGEMENTS, SCORES = "judgements.db", "scores.jsonl"
-_WORK, _POOL, _GOLD, _LINKS = (
-  *("work.json", "solutions.jsonl", "gold.jsonl", "links.txt"),
-)
+_WORK, _LINKS = "work.json", "links.txt"
+_POOL, _GOLD = "solutions.jsonl", "gold.jsonl"
 _KEY_BYTES = 18
 
 

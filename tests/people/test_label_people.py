@@ -135,6 +135,7 @@ def test_a_judgement_of_another_tab_is_a_conflict(tmp_path):
     (dict(id=""), "1 to 64 characters"),
     (dict(id="x" * 65), "1 to 64 characters"),
     (dict(seconds="2"), "seconds must be"),
+    (dict(seconds=float("inf")), "seconds must be"),
     (dict(more=1), "expected an object"),
   ],
 )
@@ -380,10 +381,10 @@ def worked(tmp_path, task, *events):
   given = [prm_jax.Solution(s.id, "What?", s.steps) for s in given]
   folder = people_folder.begin(tmp_path / "labels", task, DESIGN, given, [])
   work = desk_lib.Work(
-    task,
-    {x.id: x for x in folder.items()},
-    work_queue.Pool([x.id for x in folder.items()]),
-    DESIGN,
+    task=task,
+    items={x.id: x for x in folder.items()},
+    pool=work_queue.Pool([x.id for x in folder.items()]),
+    design=DESIGN,
   )
   desk = desk_lib.Desk(work, folder.store(), {"k": "ann"})
   judged(desk, "ann", *events)
@@ -525,7 +526,10 @@ def test_gold_is_no_label(tmp_path):
   )
   items = {x.id: x for x in people_folder.items_of("first_error", gold)}
   design = work_queue.Design(screening=1)
-  work = desk_lib.Work("first_error", items, work_queue.Pool([], ["g"]), design)
+  pool_ = work_queue.Pool([], ["g"])
+  work = desk_lib.Work(
+    task="first_error", items=items, pool=pool_, design=design
+  )
   desk = desk_lib.Desk(work, folder.store(), {"k": "ann"})
   judged(desk, "ann", dict(kind="right"))
   path = folder.path / people_folder.JUDGEMENTS
