@@ -86,20 +86,7 @@ def table(told: Mapping[str, Any]) -> tables.Table:
     **{name: tables.Column(label) for name, label in _SHARES.items()},
     "same": tables.Column("same side"),
   }
-  rows = []
-  for name, of in told["people"].items():
-    numbers = {x: tables.Number(of[x]) for x in (*counts, "seconds_a_rating")}
-    for key in _SHARES:
-      if of[key] is not None:
-        numbers[key] = tables.Number(
-          of[key]["value"], *(of[key]["interval"] or ())
-        )
-    rows.append((name, numbers))
-  for pair in (told["agreement"] or {}).get("pairs", ()):
-    same = pair["first_error_same"]
-    number = tables.Number(same["value"], *(same["interval"] or ()))
-    num = tables.Number(pair["solutions"])
-    rows.append((f"{pair['a']} and {pair['b']}", dict(rated=num, same=number)))
+  rows = people_quality.rows(told, [*_SHARES], shared="rated")
   return tables.Table(columns, rows)
 
 

@@ -229,22 +229,39 @@ def table(told: Mapping[str, Any]) -> tables.Table:
     **{name: tables.Column(label) for name, label in shares.items()},
     "same": tables.Column("same first error"),
   }
-  rows = []
+  return tables.Table(columns, rows(told, [*shares], shared="items"))
+
+
+def rows(
+  told: Mapping[str, Any], shares: Sequence[str], *, shared: str
+) -> list[tuple[str, dict[str, tables.Number]]]:
+  """Returns a row of a table for each person, and for each pair of them.
+
+  Args:
+    told: What a report returned.
+    shares: Which of its numbers are shares with an interval, or None.
+    shared: The column that has what both of a pair judged; `same` has how often
+      they say the same.
+  """
+  found = []
   for name, of in told["people"].items():
-    keys = (*counted, "seconds_a_step")
-    numbers = {key: tables.Number(of[key]) for key in keys}
-    for key in shares:
-      if of[key] is not None:
-        numbers[key] = tables.Number(
-          of[key]["value"], *(of[key]["interval"] or ())
-        )
-    rows.append((name, numbers))
+    numbers = {
+      key: _number(x) if key in shares else tables.Number(x)
+      for key, x in of.items()
+      if key not in shares or x is not None
+    }
+    found.append((name, numbers))
   for pair in (told["agreement"] or {}).get("pairs", ()):
-    same = pair["first_error_same"]
-    number = tables.Number(same["value"], *(same["interval"] or ()))
-    num = tables.Number(pair["solutions"])
-    rows.append((f"{pair['a']} and {pair['b']}", dict(items=num, same=number)))
-  return tables.Table(columns, rows)
+    numbers = {
+      shared: tables.Number(pair["solutions"]),
+      "same": _number(pair["first_error_same"]),
+    }
+    found.append((f"{pair['a']} and {pair['b']}", numbers))
+  return found
+
+
+def _number(share: Mapping[str, Any]) -> tables.Number:
+  return tables.Number(share["value"], *(share["interval"] or ()))
 
 
 def _share(were: Sequence[bool | None]) -> dict[str, Any] | None:
