@@ -110,6 +110,20 @@ def current(page):
   return row.locator(".number").text_content().removeprefix("step ")
 
 
+def test_what_had_ended_before_a_reload_can_be_taken_back(
+  opened, serve, tmp_path
+):
+  items = item("per_step", ("one",)), item("per_step", ("two",), id="b")
+  page = ready(opened(serve("per_step", *items)))
+  press(page, "3")
+  page.reload()
+  ready(page)
+  pages.until(page, "document.getElementById('done').textContent === '1 done'")
+  press(page, "u", "u")
+  assert kinds(tmp_path) == ["rate", "undo"]
+  assert ratings(page) == ["not judged"]
+
+
 # --- The four tasks, by keyboard ---------------------------------------------
 
 

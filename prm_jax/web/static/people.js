@@ -5,8 +5,9 @@
   const { element } = prm;
   const { Refused, askUntilAnswered } = calls;
   const find = (id) => document.getElementById(id);
-  // Where this tab has its key and the item before.
+  // Where this tab has its key, its item and the item before.
   const KEY = "prm-label-key";
+  const NOW = "prm-label-now";
   const BEFORE = "prm-label-before";
   const RATINGS = { 1: -1, 2: 0, 3: 1 };
   // How a rating is shown: a mark, a word, which is its class, too.
@@ -108,8 +109,11 @@
         refused.push(error.message);
       }
     }
+    const shown = sessionStorage.getItem(NOW);
     if (last) show(last);
     else await loadNext();
+    // An item that had ended when the page was loaded again can still be undone.
+    if (shown && !(item && item.id === shown)) sessionStorage.setItem(BEFORE, shown);
     tellError(refused.join("\n"));
   });
 
@@ -282,6 +286,7 @@
     const before = item;
     const ratingsBefore = ratings;
     item = given;
+    if (item) sessionStorage.setItem(NOW, item.id);
     ratings = new Map((item ? item.state.ratings : []).map(([i, j, x]) => [`${i},${j}`, x]));
     if (!before || !item || before.id !== item.id) calls.takeSeconds();
     const name = item ? JSON.stringify([item.id, item.state.path]) : "";
