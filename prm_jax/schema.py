@@ -490,6 +490,11 @@ REFERENCE = "reference_answer"
 ANNOTATOR = "annotator"
 
 
+# Where a solution's extra says what the annotator was given it for, and what it
+# says of one who decided between others and saw what they said.
+GIVEN_FOR, ADJUDICATION = "given_for", "adjudication"
+
+
 # Where a solution's extra holds the ids that its raw_text was sampled as: an
 # object of `tokenizer`, a digest, and `ids`.
 SAMPLED = "sampled"

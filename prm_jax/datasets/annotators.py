@@ -42,13 +42,17 @@ def key(solution: schema.Solution) -> bytes:
 
 
 def judgement(solution: schema.Solution) -> agreement.Judgement | None:
-  """Returns what an annotator says of a solution; None if none is named.
+  """Returns what an annotator says of a solution without a word of others.
 
   Args:
     solution: The solution.
+
+  Returns:
+    None if no annotator is named, or one who decided between others.
   """
   name = solution.extra.get(schema.ANNOTATOR)
-  if name is None:
+  given_for = solution.extra.get(schema.GIVEN_FOR)
+  if name is None or given_for == schema.ADJUDICATION:
     return None
   return agreement.Judgement(
     str(name),

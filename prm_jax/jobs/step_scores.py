@@ -222,14 +222,19 @@ def read_scores(
       them; or read_records refuses a record.
   """
   by_id = {identity: row for _, identity, _, row in read_records(path, field)}
-  errors.raise_first(_lacking(by_id, solutions), f"{path}: ")
+  errors.raise_first(lacking(by_id, solutions), f"{path}: ")
   return [by_id[s.id] for s in solutions]
 
 
-def _lacking(
+def lacking(
   by_id: Mapping[str, schema.StepScores], solutions: Sequence[schema.Solution]
 ) -> Iterator[str]:
-  """Yields each solution that hasn't one score for each step."""
+  """Yields why scores aren't those of solutions: one for each step.
+
+  Args:
+    by_id: The scores by the solutions' ids.
+    solutions: The solutions.
+  """
   for s in solutions:
     if s.id not in by_id:
       yield (

@@ -43,7 +43,7 @@ class Refused(errors.InputError):
     self.status = status
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Work:
   """All items, and how they are shared.
 
@@ -157,9 +157,13 @@ class Desk:
         self._work = dataclasses.replace(self._work, pool=pool, scores=scores)
       work = self._work
       found = work_queue.next_item(
-        *(work.design, work.pool, self._given, self._ended, annotator),
-        [x for x in work.pool.ranked if x in self._disputed],
-        self._dropped(),
+        work.design,
+        work.pool,
+        self._given,
+        self._ended,
+        annotator,
+        disputed=[x for x in work.pool.ranked if x in self._disputed],
+        dropped=self._dropped(),
       )
       if found is not None and self._name(found) not in self._items.get(
         annotator, {}
@@ -211,15 +215,8 @@ class Desk:
         wasn't given to this person (404), or something else was said in between
         (409).
     """
-    kinds = dict(item=str, id=str, after=int, seconds=float)
-    wanted = [*kinds, "event"]
-    if not isinstance(body, dict) or body.keys() != {*wanted}:
-      raise Refused(400, f"expected an object of {', '.join(wanted)}")
-    for name, kind in kinds.items():
-      if not checks.is_a(body[name], kind):
-        raise Refused(400, f"{name} must be {checks.type_name(kind)}")
-    if not isinstance(body["event"], dict):
-      raise Refused(400, "event must be an object")
+    kinds = dict(item=str, id=str, after=int, seconds=float, event=dict)
+    _check_body(body, kinds)
     if not 0 < len(body["id"]) <= _MOST_ID or not body["id"].isascii():
       raise Refused(400, f"id must have 1 to {_MOST_ID} characters of ASCII")
     seconds = min(max(float(body["seconds"]), 0.0), _MOST_SECONDS)
@@ -231,7 +228,7 @@ class Desk:
           self._turned(given, body["event"]),
           id=f"{annotator}/{body['id']}",
           after=body["after"],
-          seconds=seconds if math.isfinite(seconds) else 0.0,
+          seconds=seconds,
           at=time.time(),
         )
       except judgement_store.Conflict as e:
@@ -255,12 +252,7 @@ class Desk:
       Refused: The body isn't one, or no policy is there (400), or the item
         wasn't given to this person (404).
     """
-    kinds = dict(item=str, number=int)
-    if not isinstance(body, dict) or body.keys() != kinds.keys():
-      raise Refused(400, f"expected an object of {', '.join(kinds)}")
-    for name, kind in kinds.items():
-      if not checks.is_a(body[name], kind):
-        raise Refused(400, f"{name} must be {checks.type_name(kind)}")
+    _check_body(body, dict(item=str, number=int))
     if self._drawer is None:
       raise Refused(400, "no policy draws steps here")
     with self._changing:
@@ -439,3 +431,12 @@ class Desk:
       others=self._others(given),
       scores=scores if scores and is_judged else None,
     )
+
+
+def _check_body(body: Any, kinds: Mapping[str, type]) -> None:
+  """Refuses what isn't an object of these fields of these types alone."""
+  if not isinstance(body, dict) or body.keys() != kinds.keys():
+    raise Refused(400, f"expected an object of {', '.join(kinds)}")
+  for name, kind in kinds.items():
+    if not checks.is_a(body[name], kind):
+      raise Refused(400, f"{name} must be {checks.type_name(kind)}")

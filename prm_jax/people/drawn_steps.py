@@ -100,6 +100,7 @@ class Drawer:
       InputError: The policy can't be asked.
     """
     asked = Asked(item, tuple(path))
+    _logger.info("the policy writes first next steps; the page is there then")
     (draw,) = draws(self._generate, [asked], self._num)
     self._keep(item, draw)
 

@@ -9,7 +9,6 @@ import pathlib
 import re
 import sys
 from typing import TYPE_CHECKING
-import urllib.parse
 
 from prm_jax import errors
 from prm_jax import schema
@@ -69,10 +68,11 @@ class PeopleJob(verbs.Value):
     yield from super()._faults()
     if self.public_url is None:
       return
-    parts = urllib.parse.urlsplit(self.public_url)
-    fits = parts.scheme in ("http", "https") and parts.netloc
-    more = parts.path.strip("/") or parts.query or parts.fragment
-    if not fits or more or "@" in parts.netloc:
+    from prm_jax.web import page_http
+
+    # Of a path, a query or the name of a user.
+    signs = {*"/?#@"} & {*self.public_url.partition("://")[2].rstrip("/")}
+    if signs or not page_http.hosts_of(self.public_url):
       yield (
         f"`public_url={self.public_url}`: expected an address without a path,"
         " such as https://labels.example.org"
@@ -232,8 +232,10 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
       found = anew.news() if self.task in _SCORED else None
       if found is None:
         return None
-      _logger.info(f"{path}: gives the order and the scores from now on")
-      return ranked(found, found)
+      scores, is_whole = found
+      _logger.info(f"{path}: gives the order from now on")
+      # An item without scores isn't gold, which a person could tell by that.
+      return ranked(scores, scores if is_whole else {})
 
     scores = self._scored(items)
     shown = scores
@@ -244,8 +246,14 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
         shown = {**scores, **self._scored(golden)}
     ranks, told = ranked(scores, shown)
     return desk_lib.Work(
-      *(self.task, {x.id: x for x in everything}, ranks, folder.design),
-      *(told, folder.secret, self.hold_hours, news),
+      task=self.task,
+      items={x.id: x for x in everything},
+      pool=ranks,
+      design=folder.design,
+      scores=told,
+      secret=folder.secret,
+      hold_hours=self.hold_hours,
+      news=news,
     )
 
   def _scored(

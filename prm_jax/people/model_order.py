@@ -64,19 +64,33 @@ class ScoresFile:
     self._solutions = [x.solutions[0] for x in items]
     self._state = self._now() if is_known else None
 
-  def news(self) -> Scores | None:
-    """Returns the scores if the file is another; None of one that is broken."""
+  def news(self) -> tuple[Scores, bool] | None:
+    """Returns the scores if the file is another, and whether all items have some.
+
+    None of one that is broken. Items that the pool got after the round have no
+    scores.
+    """
     now = self._now()
     if now is None or now == self._state:
       return None
     # What is broken is told once.
     self._state = now
     try:
-      rows = step_scores.read_scores(self._path, self._solutions)
+      records = step_scores.read_records(self._path)
+      by_id = {name: row for _, name, _, row in records}
+      # Scores of other solutions alone aren't this folder's.
+      known = [s for s in self._solutions if s.id in by_id] or self._solutions
+      errors.raise_first(step_scores.lacking(by_id, known), f"{self._path}: ")
     except errors.InputError as e:
       self._say(f"{e}; until then the order stays as it is")
       return None
-    return {s.id: row for s, row in zip(self._solutions, rows, strict=True)}
+    num_new = len(self._solutions) - len(known)
+    if num_new:
+      self._say(
+        f"{self._path}: has no scores of {num_new:,} items: the next round ranks"
+        " them, and until then no scores are shown"
+      )
+    return {s.id: by_id[s.id] for s in known}, not num_new
 
   def _now(self) -> tuple[int, int, int] | None:
     """Returns what changes with the file; None if there is none."""

@@ -33,9 +33,8 @@ from prm_jax.runtime import files
 from prm_jax.runtime import locks
 
 JUDGEMENTS, SCORES = "judgements.db", "scores.jsonl"
-_WORK, _POOL, _GOLD, _LINKS = (
-  *("work.json", "solutions.jsonl", "gold.jsonl", "links.txt"),
-)
+_WORK, _LINKS = "work.json", "links.txt"
+_POOL, _GOLD = "solutions.jsonl", "gold.jsonl"
 _KEY_BYTES = 18
 
 
@@ -153,32 +152,36 @@ class Folder:
     """Returns each person's name by the key, which is made once.
 
     Args:
-      annotators: The names.
+      annotators: The names of those who have access.
     """
-    path = self.path / _LINKS
-    known: dict[str, str] = {}
-    if path.exists():
-      text = path.read_text(encoding="utf-8")
-      rows = (x.split("\t") for x in text.splitlines())
-      known = {row[0]: row[-1].partition("#key=")[2] for row in rows}
-    # Who isn't among them today keeps the link for another day.
+    known = self._known_keys()
     return {
       known.get(name) or secrets.token_urlsafe(_KEY_BYTES): name
-      for name in dict.fromkeys([*annotators, *known])
+      for name in annotators
     }
+
+  def _known_keys(self) -> dict[str, str]:
+    """Returns the keys that were made so far, by name."""
+    path = self.path / _LINKS
+    if not path.exists():
+      return {}
+    rows = (x.split("\t") for x in files.read_text(path).splitlines())
+    return {row[0]: row[-1].partition("#key=")[2] for row in rows}
 
   def write_links(self, url: str, keys: Mapping[str, str]) -> pathlib.Path:
     """Writes each person's link, for the owner of the folder alone.
 
     Args:
       url: The address of the page.
-      keys: The names by key.
+      keys: The names by key. Who isn't among them today keeps the link, which
+        opens nothing, for another day.
 
     Returns:
       The file.
     """
     path = self.path / _LINKS
-    text = "".join(f"{name}\t{url}#key={key}\n" for key, name in keys.items())
+    known = self._known_keys() | {name: key for key, name in keys.items()}
+    text = "".join(f"{name}\t{url}#key={key}\n" for name, key in known.items())
     new = path.with_name(f".{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with os.fdopen(os.open(new, flags, 0o600), "w", encoding="utf-8") as f:
@@ -212,6 +215,7 @@ def begin(
     x: getattr(design, x) for x in work_queue.Design.__dataclass_fields__
   }
   kept, kept_gold = list[schema.Solution](), list[schema.Solution]()
+  secret = ""
   if (folder / _WORK).exists():
     before = files.read_json(folder / _WORK)
     different = [k for k in work if before.get(k) != work[k]]
@@ -221,21 +225,20 @@ def begin(
         " same, or another `output`"
       )
     old = Folder(folder)
-    kept, kept_gold = old.pool(), old.gold()
-    secret = before["secret"]
+    kept, kept_gold, secret = old.pool(), old.gold(), old.secret
   elif folder.exists() and {x.name for x in folder.iterdir()} - {locks.NAME}:
     raise errors.InputError(
       f"{folder}: holds something else; give a new folder as `output`"
     )
-  else:
-    secret = secrets.token_hex(16)
   errors.raise_first(_changes(kept, solutions, "solution"))
   errors.raise_first(_changes(kept_gold, gold, "gold item"))
   solutions, gold = _both(kept, solutions), _both(kept_gold, gold)
   errors.raise_first(_faults(task, solutions, gold))
   folder.mkdir(parents=True, exist_ok=True)
   # First what marks the folder as ours: a killed start can be made again.
-  files.write_json(folder / _WORK, work | dict(secret=secret))
+  files.write_json(
+    folder / _WORK, work | dict(secret=secret or secrets.token_hex(16))
+  )
   jsonl.write_solutions(folder / _POOL, solutions)
   jsonl.write_solutions(folder / _GOLD, gold)
   begun = Folder(folder)
@@ -301,7 +304,7 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
       dict(
         seconds=round(sum(x.seconds for x in said), 1),
         timestamp=_when(said[-1].at),
-        given_for=given.get((said[0].annotator, item.id), ""),
+        **{schema.GIVEN_FOR: given.get((said[0].annotator, item.id), "")},
       ),
     )
 

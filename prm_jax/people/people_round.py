@@ -57,7 +57,8 @@ class PeopleRound(verbs.Verb):
 
   Args:
     config: The training run of a process reward model. The labels take the place
-      of its data.train; objective.labels.neutral says what a rating of 0 is.
+      of its data.train, and its other files stay (--config.data.evaluation='()'
+      for none); objective.labels.neutral says what a rating of 0 is.
     train_on_random: Learn the items that were drawn at random, too; then nothing
       unbiased is left to measure the model on (default: they are held out).
     seed: The seed of the intervals.
@@ -171,7 +172,7 @@ def _keep_labels(
   drawn = {
     annotators.key(s)
     for s in said
-    if s.extra["given_for"] == work_queue.RANDOM and not train_on_random
+    if s.extra[schema.GIVEN_FOR] == work_queue.RANDOM and not train_on_random
   }
   left_out = Counter[str]()
   train, held_out = list[schema.Solution](), list[schema.Solution]()
@@ -182,7 +183,7 @@ def _keep_labels(
   right, wrong = _num_labels(train, policy)
   labels = dict(
     judgements=len(said),
-    given_for=dict(Counter(s.extra["given_for"] for s in said)),
+    given_for=dict(Counter(s.extra[schema.GIVEN_FOR] for s in said)),
     people=len({s.extra[schema.ANNOTATOR] for s in said}),
     train=len(train),
     right_steps=right,
@@ -221,12 +222,16 @@ def _faults(
 ) -> Iterator[str]:
   """Yields why nothing can be learned."""
   right, wrong = _num_labels(train, policy)
-  if not right or not wrong:
-    yield (
-      f"{right} right steps and {wrong} wrong ones are labelled so far, without"
-      f" {len(held_out)} solutions drawn at random; training needs one of each:"
-      " judge more items"
-    )
+  if right and wrong:
+    return
+  fix = "judge more items"
+  if held_out:
+    fix += ", or learn these, too, by `train_on_random=True`"
+  yield (
+    f"{right} right steps and {wrong} wrong ones are labelled so far, without"
+    f" {len(held_out)} solutions drawn at random; training needs one of each:"
+    f" {fix}"
+  )
 
 
 def _train(
@@ -281,7 +286,7 @@ def _text(measured: dict[str, Any] | None) -> str:
   """Returns a line on what was measured."""
   if measured is None or measured["first_errors"] is None:
     return (
-      "held out: no whole solution that was drawn at random has been judged, so"
+      "held out: no whole solution that was drawn at random and judged, so"
       " nothing unbiased was measured"
     )
   found = measured["first_errors"]

@@ -18,12 +18,13 @@ import dataclasses
 import functools
 import hashlib
 
+from prm_jax import schema
 from prm_jax.people import judgement_store
 from prm_jax.runtime import verbs
 
 # What an item is given for.
 SCREENING, GOLD, RANDOM, CHOSEN = "screening", "gold", "random", "chosen"
-ADJUDICATION = "adjudication"
+ADJUDICATION = schema.ADJUDICATION
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import re
 import urllib.parse
 
 from prm_jax.runtime import listening
@@ -11,6 +12,31 @@ from prm_jax.web import assets
 TEXT = "text/plain; charset=utf-8"
 # A browser that doesn't say within so long what it wants is let go.
 _WAIT_S = 30
+_PORTS = dict(http=80, https=443)
+
+
+def hosts_of(url: str) -> set[str]:
+  """Returns what browsers that ask for an address call its server.
+
+  Args:
+    url: The address.
+
+  Returns:
+    The name, with its port and, of the scheme's own port, without; none if the
+    address is none of HTTP's.
+  """
+  try:
+    parts = urllib.parse.urlsplit(url)
+    name = (parts.hostname or "").encode("idna").decode()
+    port = parts.port
+  except ValueError:
+    return set()
+  if parts.scheme not in _PORTS or not re.fullmatch(r"[\w.:-]+", name):
+    return set()
+  name = f"[{name}]" if ":" in name else name
+  own = _PORTS[parts.scheme]
+  port = own if port is None else port
+  return {f"{name}:{port}"} | ({name} if port == own else set())
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -37,7 +63,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
       self.send(400, b"send no such body\n")
       return False
     hosts = self.server.hosts
-    if hosts and self.headers.get("Host") not in hosts:
+    if hosts and self.headers.get("Host", "").lower() not in hosts:
       self.close_connection = True
       self.send(421, b"ask for these pages by the address that was printed\n")
       return False
@@ -107,7 +133,7 @@ class Server(http.server.ThreadingHTTPServer):
     if public_url is not None:
       self.url = public_url.rstrip("/") + "/"
       if self.hosts:
-        self.hosts.add(urllib.parse.urlsplit(public_url).netloc.lower())
+        self.hosts |= hosts_of(public_url)
 
   def handle_error(self, request: object, client_address: object) -> None:
     """Says nothing of browsers that go before they have read a reply."""

@@ -110,6 +110,20 @@ def current(page):
   return row.locator(".number").text_content().removeprefix("step ")
 
 
+def test_what_had_ended_before_a_reload_can_be_taken_back(
+  opened, serve, tmp_path
+):
+  items = item("per_step", ("one",)), item("per_step", ("two",), id="b")
+  page = ready(opened(serve("per_step", *items)))
+  press(page, "3")
+  page.reload()
+  ready(page)
+  pages.until(page, "document.getElementById('done').textContent === '1 done'")
+  press(page, "u", "u")
+  assert kinds(tmp_path) == ["rate", "undo"]
+  assert ratings(page) == ["not judged"]
+
+
 # --- The four tasks, by keyboard ---------------------------------------------
 
 
@@ -210,7 +224,7 @@ def test_alternatives_are_rated_taken_and_written(opened, serve, tmp_path):
   assert not page.is_visible("#write")
   assert page.text_content("#path .step") == "step 12 + 2 = 1 + 3your own"
   press(page, "a")
-  assert page.inner_text("#outcome") == "The solution is complete: 1 steps."
+  assert page.inner_text("#outcome") == "The solution is complete: 1 step."
   kept = [x.event for x in events(tmp_path)]
   assert kept[-2:] == [
     dict(kind="write", text="2 + 2 = 1 + 3"),
@@ -266,7 +280,7 @@ def test_next_steps_are_drawn_while_a_person_works(opened, serve, tmp_path):
   for _ in looked_at(page):
     pages.check_reads(page)
   press(page, "a")
-  assert page.inner_text("#outcome") == "The solution is complete: 1 steps."
+  assert page.inner_text("#outcome") == "The solution is complete: 1 step."
   assert events(tmp_path)[2].event == dict(kind="take", alternative=2)
 
 

@@ -201,6 +201,13 @@ def test_a_second_judgement_by_one_annotator_is_counted_and_not_used():
   assert left_out == {twice: 2}
 
 
+def test_who_decided_between_others_is_no_judgement_of_their_own():
+  """It has seen what they said: it votes, and agrees with nobody."""
+  for why, is_own in (("random", True), ("adjudication", False)):
+    said = _of("a", (1.0,), extra={schema.GIVEN_FOR: why})
+    assert (annotators.judgement(said) is not None) == is_own
+
+
 def test_who_names_nobody_is_unchanged_and_each_changes_nothing():
   unnamed = [_of(None, (0.3,), id=i) for i in "de"]
   assert _merged([*unnamed, _of("a", (1.0,))], "mean")[0][:2] == unnamed

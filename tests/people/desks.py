@@ -52,13 +52,13 @@ def desk(
   by_id = {x.id: x for x in items}
   known = dict(gold_share=0.0, random_share=0.0, overlap_share=0.0)
   work = desk_lib.Work(
-    task,
-    by_id,
-    work_queue.Pool([x for x in by_id if x not in gold], gold),
-    work_queue.Design(**(known | design)),
-    scores or {},
-    "secret",
-    hold_hours,
+    task=task,
+    items=by_id,
+    pool=work_queue.Pool([x for x in by_id if x not in gold], gold),
+    design=work_queue.Design(**(known | design)),
+    scores=scores or {},
+    secret="secret",
+    hold_hours=hold_hours,
   )
   store = judgement_store.JudgementStore(folder / "judgements.db")
   return desk_lib.Desk(work, store, keys, generate, num_drawn)

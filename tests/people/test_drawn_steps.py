@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import sqlite3
 import threading
 import time
@@ -158,6 +159,26 @@ def test_what_is_shown_is_kept_and_the_same_for_all_and_after_a_restart(
   # What is sent again is kept once, drawn step or not.
   sent = body(shown, dict(kind="take", alternative=1), "2")
   assert again.add("ann", sent)["state"] == again.add("ann", sent)["state"]
+
+
+def test_first_steps_are_there_before_the_page_or_the_policy_is_refused(
+  begin, caplog
+):
+  def down(prefixes, num):
+    del prefixes, num
+    raise errors.InputError("it is down")
+
+  caplog.set_level(logging.INFO)
+  with pytest.raises(errors.InputError, match="it is down"):
+    begin(down).begin_drawing()
+  generate = writer("x", "y")
+  begin(generate).begin_drawing()
+  # Who waits for a policy is told so.
+  assert [x.levelname for x in caplog.records] == ["INFO", "INFO"]
+  again = begin(down)
+  again.begin_drawing()
+  assert again.next("ann")["item"]["alternatives"] == ["x", "y"]
+  assert len(generate.asked) == 1 and len(caplog.records) == 2
 
 
 def test_more_is_drawn_once_however_often_it_is_asked_for(begin):

@@ -30,6 +30,7 @@ from prm_jax.people import work_queue
 from prm_jax.records import jsonl
 from prm_jax.records import sources
 from prm_jax.runtime import files
+from prm_jax.web import page_http
 
 RATE = dict(kind="rate", step=0, alternative=0, rating=1)
 DESIGN = work_queue.Design(gold_share=0, random_share=0, overlap_share=0)
@@ -134,6 +135,7 @@ def test_a_judgement_of_another_tab_is_a_conflict(tmp_path):
     (dict(id=""), "1 to 64 characters"),
     (dict(id="x" * 65), "1 to 64 characters"),
     (dict(seconds="2"), "seconds must be"),
+    (dict(seconds=float("inf")), "seconds must be"),
     (dict(more=1), "expected an object"),
   ],
 )
@@ -323,6 +325,10 @@ def test_work_needs_a_key_in_a_header_and_the_right_host(tmp_path):
     "https://x/path",
     "https://a@x",
     "https://",
+    "https://:80",
+    "https://x:99999",
+    "https://x y",
+    "https://[::1",
   ],
 )
 def test_a_public_url_is_an_address_without_a_path(url):
@@ -339,10 +345,26 @@ def test_a_server_before_ours_is_linked_and_may_name_itself(tmp_path):
     assert url == "https://Labels.example/"
     for host, status in (
       ("labels.example", 200),
+      ("LABELS.example:443", 200),
       (f"127.0.0.1:{port}", 200),
       ("evil.example", 421),
     ):
       assert asked(route, Host=host)[0] == status
+
+
+@pytest.mark.parametrize(
+  "url, names",
+  [
+    ("https://Labels.example:443/", ["labels.example", "labels.example:443"]),
+    ("http://labels.example", ["labels.example", "labels.example:80"]),
+    ("https://labels.example:8443", ["labels.example:8443"]),
+    ("https://[2001:DB8::1]", ["[2001:db8::1]", "[2001:db8::1]:443"]),
+    ("https://b\u00fccher.example:1", ["xn--bcher-kva.example:1"]),
+  ],
+)
+def test_a_browser_may_leave_out_the_schemes_own_port(url, names):
+  assert page_http.hosts_of(url) == {*names}
+  label_people.PeopleJob("s.jsonl", "labels", public_url=url)
 
 
 # --- The folder -------------------------------------------------------------
@@ -359,10 +381,10 @@ def worked(tmp_path, task, *events):
   given = [prm_jax.Solution(s.id, "What?", s.steps) for s in given]
   folder = people_folder.begin(tmp_path / "labels", task, DESIGN, given, [])
   work = desk_lib.Work(
-    task,
-    {x.id: x for x in folder.items()},
-    work_queue.Pool([x.id for x in folder.items()]),
-    DESIGN,
+    task=task,
+    items={x.id: x for x in folder.items()},
+    pool=work_queue.Pool([x.id for x in folder.items()]),
+    design=DESIGN,
   )
   desk = desk_lib.Desk(work, folder.store(), {"k": "ann"})
   judged(desk, "ann", *events)
@@ -504,7 +526,10 @@ def test_gold_is_no_label(tmp_path):
   )
   items = {x.id: x for x in people_folder.items_of("first_error", gold)}
   design = work_queue.Design(screening=1)
-  work = desk_lib.Work("first_error", items, work_queue.Pool([], ["g"]), design)
+  pool_ = work_queue.Pool([], ["g"])
+  work = desk_lib.Work(
+    task="first_error", items=items, pool=pool_, design=design
+  )
   desk = desk_lib.Desk(work, folder.store(), {"k": "ann"})
   judged(desk, "ann", dict(kind="right"))
   path = folder.path / people_folder.JUDGEMENTS
@@ -544,13 +569,41 @@ def test_a_pool_may_grow_but_not_change(tmp_path):
   ):
     with pytest.raises(errors.InputError, match=why):
       begin(solutions, gold=gold)
-  assert [x.id for x in begin([]).gold()] == ["g"]
+  kept = begin([])
+  assert [x.id for x in kept.gold()] == ["g"]
+  # What tells the folder from others stays, and is made anew where it lacks.
+  assert kept.fingerprint == grown.fingerprint
+  work = files.read_json(tmp_path / "w" / "work.json")
+  del work["secret"]
+  files.write_json(tmp_path / "w" / "work.json", work)
+  assert len(begin([]).secret) == 32
   (tmp_path / "x").mkdir()
   (tmp_path / "x" / "mine.txt").write_text("mine")
   with pytest.raises(errors.InputError, match="something else"):
     people_folder.begin(
       tmp_path / "x", "per_step", work_queue.Design(), pool("a"), []
     )
+
+
+def test_who_isnt_named_today_has_no_access_and_the_same_key_another_day(
+  tmp_path,
+):
+  folder = people_folder.begin(
+    tmp_path / "labels", "per_step", DESIGN, pool("a"), []
+  )
+  before = folder.keys(["ann", "bob"])
+  folder.write_links("http://h/", before)
+  assert {*folder.keys(["bob"]).values()} == {"bob"}
+  folder.write_links("http://h/", folder.keys(["bob"]))
+  assert folder.keys(["ann", "bob"]) == before
+  # A line that is taken out makes a key anew.
+  links = folder.path / "links.txt"
+  links.write_text(links.read_text().splitlines()[1])
+  again = folder.keys(["ann", "bob"])
+  assert len({*again} & {*before}) == 1
+  links.write_bytes(b"\xff")
+  with pytest.raises(errors.InputError, match=r"links\.txt:1"):
+    folder.keys(["ann"])
 
 
 # --- The command ------------------------------------------------------------

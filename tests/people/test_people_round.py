@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 import json
 import logging
+import pathlib
+import shlex
 import subprocess
 import sys
 import time
@@ -58,8 +60,8 @@ def desk_of(folder, names: Sequence[str] = ("ann", "bob"), **options):
   return desk_lib.Desk(work, folder.store(), {x: x for x in names})
 
 
-def judge(desk, name, number):
-  """Has a person judge as many items; returns their ids."""
+def judge(desk, name, number, answer=answer):
+  """Has a person judge as many items; returns what was given."""
   told = []
   for _ in range(number):
     shown = desk.next(name)["item"]
@@ -147,6 +149,37 @@ def test_neither_gold_nor_what_was_drawn_at_random_is_learned(done, tmp_path):
   assert [*jsonl.read_solutions(tmp_path / people_round.HELD_OUT)] == []
 
 
+@pytest.mark.slow
+def test_the_pages_commands_run_as_written(tmp_path, monkeypatch):
+  """On a folder with a first error, gold, and a step on which two differ."""
+  root = pathlib.Path(__file__).parents[2]
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.delenv("PRM_JAX_DATA", raising=False)
+  (tmp_path / "experiments").symlink_to(root / "experiments")
+  folder = begin("labels")
+  jsonl.write_solutions("samples.jsonl", folder.pool())
+  desk = desk_of(folder)
+  judge(desk, "ann", 30)
+  judge(desk, "bob", 8, lambda item: dict(kind="error", step=0))
+  tiny = [
+    *("tokenizer.vocab_size=64", "tokenizer.model_type=word", "eval_rows=8"),
+    *("packing.sequence_length=64", "encoding.max_tokens=64"),
+    *("fit.steps=4", "fit.eval_every=2", "fit.checkpoint_every=2"),
+    *("optimizer.warmup_steps=1", "packing.batch_size=8"),
+    *("model.d_model=16", "model.num_layers=1", "model.d_ff=32"),
+  ]
+  page = (root / "docs" / "people.md").read_text()
+  blocks = page.split("test_the_pages_commands_run_as_written -->\n```\n")
+  ran = []
+  for line in "".join(x.partition("```")[0] for x in blocks[1:]).splitlines():
+    words = shlex.split(line)[1:]
+    ran.append(words[1])
+    if words[1] == "people_round":
+      words += [f"--config.{x}" for x in tiny]
+    assert main.main(words) == 0, line
+  assert ran[:2] == ["people_report", "people_round"] and len(ran) == 8
+
+
 def test_a_running_server_gives_by_the_new_order_and_keeps_the_rest(done):
   _, folder, desk, _, begun, before, _ = done
   assert desk.next("ann")["item"]["id"] == begun["id"]
@@ -156,7 +189,7 @@ def test_a_running_server_gives_by_the_new_order_and_keeps_the_rest(done):
   rows = model_order.ScoresFile(
     folder.path / people_folder.SCORES, [], print, is_known=False
   )
-  assert rows.news() == {}
+  assert rows.news() == ({}, True)
   # By the model: the wrong answers first, those with the highest scores before.
   scores = desk._work.scores
   assert scores.keys() == desk._work.items.keys()
@@ -251,10 +284,36 @@ def test_a_broken_file_of_scores_changes_nothing_and_is_told_once(
   files.write_records(path, rows)
   desk.next("ann")
   assert not desk._work.scores and len(caplog.records) == 2
+  assert "no scores of 4 items" in caplog.text
   rows += [dict(id=x.id, step_scores=[0.1, 0.2, 0.3]) for x in gold]
   files.write_records(path, rows)
   desk.next("ann")
   assert len(desk._work.scores) == len(rows) and len(caplog.records) == 2
+
+
+def test_a_pool_that_grew_after_a_round_keeps_its_order(tmp_path):
+  folder = begin(tmp_path / "labels", num=8)
+  everything = [
+    *folder.items(),
+    *people_folder.items_of("first_error", folder.gold()),
+  ]
+  files.write_records(
+    folder.path / people_folder.SCORES,
+    (
+      dict(id=x.id, step_scores=[0.1 * (i % 8)] * 3)
+      for i, x in enumerate(everything)
+    ),
+  )
+  ranked = ["p7", "p5", "p3", "p1", "p6", "p4", "p2", "p0"]
+  desk = desk_of(folder)
+  desk.next("ann")
+  assert desk._work.pool.ranked == ranked and len(desk._work.scores) == 12
+  desk = desk_of(begin(tmp_path / "labels", num=10))
+  desk.next("ann")
+  # p9 is a wrong answer without a score, p8 a right one.
+  assert desk._work.pool.ranked == [*ranked[:4], "p9", *ranked[4:], "p8"]
+  # What has scores could be gold; what has none couldn't.
+  assert desk._work.scores == {}
 
 
 def refused(tmp_path, folder, *words):
@@ -268,7 +327,13 @@ def refused(tmp_path, folder, *words):
 def test_labels_that_nothing_can_learn_are_refused(tmp_path, capsys):
   folder = begin(tmp_path / "labels")
   refused(tmp_path, folder)
-  assert "0 right steps and 0 wrong ones" in capsys.readouterr().err
+  err = capsys.readouterr().err
+  assert "0 right steps and 0 wrong ones" in err and "at_random=" not in err
+  judge(desk_of(folder), "ann", 16)
+  said = [*people_folder.read(folder.path / people_folder.JUDGEMENTS)]
+  right = [s for s in said if s.ratings == (1, 1, 1)]
+  (why,) = people_round._faults(right, said, encoding.LabelPolicy())
+  assert "0 wrong ones" in why and "`train_on_random=True`" in why
   refused(tmp_path, begin(tmp_path / "pairs", "pairs"))
   assert "no ratings of steps" in capsys.readouterr().err
   (tmp_path / "o.py").write_text(

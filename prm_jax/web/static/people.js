@@ -5,8 +5,9 @@
   const { element } = prm;
   const { Refused, askUntilAnswered } = calls;
   const find = (id) => document.getElementById(id);
-  // Where this tab has its key and the item before.
+  // Where this tab has its key, its item and the item before.
   const KEY = "prm-label-key";
+  const NOW = "prm-label-now";
   const BEFORE = "prm-label-before";
   const RATINGS = { 1: -1, 2: 0, 3: 1 };
   // How a rating is shown: a mark, a word, which is its class, too.
@@ -108,8 +109,11 @@
         refused.push(error.message);
       }
     }
+    const shown = sessionStorage.getItem(NOW);
     if (last) show(last);
     else await loadNext();
+    // An item that had ended when the page was loaded again can still be undone.
+    if (shown && !(item && item.id === shown)) sessionStorage.setItem(BEFORE, shown);
     tellError(refused.join("\n"));
   });
 
@@ -282,6 +286,7 @@
     const before = item;
     const ratingsBefore = ratings;
     item = given;
+    if (item) sessionStorage.setItem(NOW, item.id);
     ratings = new Map((item ? item.state.ratings : []).map(([i, j, x]) => [`${i},${j}`, x]));
     if (!before || !item || before.id !== item.id) calls.takeSeconds();
     const name = item ? JSON.stringify([item.id, item.state.path]) : "";
@@ -462,15 +467,16 @@
   function outcome(scores) {
     const { reason, preferred, path: taken } = item.state;
     const num = (rating) => [...ratings.values()].filter((x) => x === rating).length;
+    const length = taken.length === 1 ? "1 step" : `${taken.length} steps`;
     const ends = {
       bad_problem: () => "A bad problem.",
       give_up: () => "Given up.",
-      found_error: () => (item.task === "alternatives" ? `It ends after ${taken.length} steps: no way to go on is right.`
+      found_error: () => (item.task === "alternatives" ? `It ends after ${length}: no way to go on is right.`
         : `The first wrong step is step ${[...ratings.values()].indexOf(-1) + 1}.`),
       solution: () => ({
         first_error: () => "No step is wrong.",
         per_step: () => `All steps are judged: ${num(1)} right, ${num(0)} neutral, ${num(-1)} wrong.`,
-        alternatives: () => `The solution is complete: ${taken.length} steps.`,
+        alternatives: () => `The solution is complete: ${length}.`,
         pairs: () => (preferred === null ? "Neither solution is better."
           : `The ${preferred ? "second" : "first"} solution is better.`),
       })[item.task](),
