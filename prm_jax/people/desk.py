@@ -217,6 +217,8 @@ class Desk:
     """
     kinds = dict(item=str, id=str, after=int, seconds=float, event=dict)
     _check_body(body, kinds)
+    if not isinstance(body["event"], dict):
+      raise Refused(400, "event must be an object")
     if not 0 < len(body["id"]) <= _MOST_ID or not body["id"].isascii():
       raise Refused(400, f"id must have 1 to {_MOST_ID} characters of ASCII")
     seconds = min(max(float(body["seconds"]), 0.0), _MOST_SECONDS)

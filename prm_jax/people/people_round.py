@@ -94,16 +94,19 @@ class PeopleRound(verbs.Verb):
     folder = people_folder.Folder(job.input)
     output = pathlib.Path(job.output)
     config, run, policy = _of_labels(given, output / TRAIN)
-    if not (output / ROUND).exists():
-      errors.raise_first(_others(output))
-      _keep_labels(folder, output, policy, train_on_random=self.train_on_random)
-    told = files.read_json(output / ROUND)
     of = dict(folder=folder.fingerprint, train_on_random=self.train_on_random)
-    if different := [k for k in of if told.get(k) != of[k]]:
-      raise errors.InputError(
-        f"{output / ROUND}: is a round of another {different[0]}; give the same,"
-        " or another `output`"
-      )
+    if (output / ROUND).exists():
+      told = files.read_json(output / ROUND)
+      if different := [k for k in of if told.get(k) != of[k]]:
+        raise errors.InputError(
+          f"{output / ROUND}: is a round of another {different[0]}; give the same,"
+          " or another `output`"
+        )
+    if not (output / MODEL).exists():
+      # Nothing was learned yet, so what was said since then is taken, too.
+      errors.raise_first(_others(output))
+      _keep_labels(folder, output, policy, of)
+    told = files.read_json(output / ROUND)
     labels = told["labels"]
     _logger.info(
       f"labels: {labels['train']:,} solutions with {labels['right_steps']:,} right"
@@ -152,7 +155,9 @@ def _of_labels(
 def _others(output: pathlib.Path) -> Iterator[str]:
   """Yields what an output holds that isn't the beginning of a round."""
   for path in output.iterdir() if output.is_dir() else ():
-    if path.name not in (TRAIN, HELD_OUT) and not path.name.startswith("."):
+    if path.name not in (TRAIN, HELD_OUT, ROUND) and not path.name.startswith(
+      "."
+    ):
       yield f"{output}: holds something else, {path.name}; give a new folder"
 
 
@@ -160,8 +165,7 @@ def _keep_labels(
   folder: people_folder.Folder,
   output: pathlib.Path,
   policy: encoding.LabelPolicy,
-  *,
-  train_on_random: bool,
+  of: dict[str, Any],
 ) -> None:
   """Writes what people said up to now, and what it is."""
   from prm_jax.datasets import annotators
@@ -172,7 +176,8 @@ def _keep_labels(
   drawn = {
     annotators.key(s)
     for s in said
-    if s.extra[schema.GIVEN_FOR] == work_queue.RANDOM and not train_on_random
+    if s.extra[schema.GIVEN_FOR] == work_queue.RANDOM
+    and not of["train_on_random"]
   }
   left_out = Counter[str]()
   train, held_out = list[schema.Solution](), list[schema.Solution]()
@@ -195,7 +200,6 @@ def _keep_labels(
   output.mkdir(parents=True, exist_ok=True)
   jsonl.write_solutions(output / TRAIN, train)
   jsonl.write_solutions(output / HELD_OUT, held_out)
-  of = dict(folder=folder.fingerprint, train_on_random=train_on_random)
   files.write_json(output / ROUND, dict(of, task=folder.task, labels=labels))
 
 

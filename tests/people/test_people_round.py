@@ -141,7 +141,7 @@ def test_neither_gold_nor_what_was_drawn_at_random_is_learned(done, tmp_path):
   both = [s for s in train if len(s.extra["annotators"]) == 2]
   assert both and all(s.extra["given_for"] == "chosen" for s in train)
   people_round._keep_labels(
-    folder, tmp_path, encoding.LabelPolicy(), train_on_random=True
+    folder, tmp_path, encoding.LabelPolicy(), dict(train_on_random=True)
   )
   train = [*jsonl.read_solutions(tmp_path / people_round.TRAIN)]
   assert {s.id for s in train} >= chosen | drawn
@@ -241,6 +241,26 @@ def test_the_same_command_goes_on_with_its_labels(done, capsys):
   (root / "full" / "mine.txt").touch()
   assert main.main([*command, f"--output={root / 'full'}"]) == 1
   assert "something else, mine.txt" in capsys.readouterr().err
+
+
+def test_a_round_that_never_trained_takes_what_was_said_since(
+  done, tmp_path, monkeypatch
+):
+  command = done[-1]
+  folder = begin(tmp_path / "labels")
+  there = [x.replace(str(done[1].path), str(folder.path)) for x in command[:-1]]
+  there.append(f"--output={tmp_path / 'r'}")
+
+  def fail(*_):
+    raise prm_jax.errors.InputError("a file isn't there")
+
+  monkeypatch.setattr(people_round, "_train", fail)
+  nums = []
+  for name in ("ann", "bob"):
+    judge(desk_of(folder), name, 12)
+    assert main.main(there) == 1
+    nums.append(len([*jsonl.read_solutions(tmp_path / "r" / "train.jsonl")]))
+  assert 0 < nums[0] < nums[1]
 
 
 def test_a_killed_round_leaves_the_folder_as_it_was(done, tmp_path):
@@ -379,7 +399,7 @@ def test_of_alternatives_the_ratings_are_learned_and_nothing_is_ranked(
       shown = desk.add("ann", sent | dict(after=shown["last"], seconds=1.0))
   output = tmp_path / "r"
   people_round._keep_labels(
-    folder, output, encoding.LabelPolicy(), train_on_random=False
+    folder, output, encoding.LabelPolicy(), dict(train_on_random=False)
   )
   labels = files.read_json(output / people_round.ROUND)["labels"]
   assert labels["right_steps"] == labels["wrong_steps"] > 0
