@@ -114,23 +114,19 @@ def of_groups(
   Returns:
     For each sequence arrays as long as it; their first number means nothing.
   """
-  examples = [
-    encoding.Example(
-      np.asarray(ids, np.int32),
-      *(np.zeros(len(ids), np.float32) for _ in range(2)),
-      step_end=np.zeros(len(ids), bool),
-      group=str(i),
-    )
-    for i, group in enumerate(groups)
-    for ids in group
-  ]
+  examples = []
+  for i, group in enumerate(groups):
+    for ids in group:
+      none = np.zeros(len(ids), np.float32)
+      examples.append(
+        encoding.Example(
+          np.asarray(ids, np.int32), none, none, none > 0, group=str(i)
+        )
+      )
   most = max([_BATCH_TOKENS, *map(len, examples)])
   segments, places = packing.placed_trees(examples, most)
   rows = _by_shape(segments, lambda x: _margins(params, x, config=config))
-  read = iter(
-    Margins(*(x[path] for x in rows[tree]))
-    for tree, path in places
-  )
+  read = iter(Margins(*(x[path] for x in rows[tree])) for tree, path in places)
   return [list(itertools.islice(read, len(group))) for group in groups]
 
 

@@ -131,9 +131,7 @@ class _Asked:
     self.corrupted = {
       k: new
       for k in self.places
-      if (
-        new := interventions.changed_number(self.steps[k], self._seed(k))
-      )
+      if (new := interventions.changed_number(self.steps[k], self._seed(k)))
       is not None
     }
     cut = [0, *(k + 1 for k in self.places)]
@@ -172,7 +170,9 @@ class _Asked:
         )
         for k, steps in kept.items()
       }
-    self.wrong = interventions.changed_number(str(self.answer), self._seed("cue"))
+    self.wrong = interventions.changed_number(
+      str(self.answer), self._seed("cue")
+    )
     if self._is_right_or_own(self.wrong):
       self.wrong = None
     if "cue" in probes and self.wrong is not None:
@@ -315,6 +315,3 @@ def _undefined(
   if whole.first_log_prob < math.log(_LEAST_PROBABILITY):
     return "improbable"
   return None
-
-
-

@@ -105,9 +105,7 @@ def area_over_curve(shares: Sequence[float], same: Sequence[float]) -> float:
   )
 
 
-def spearman(
-  a: Float[np.ndarray, " N"], b: Float[np.ndarray, " N"]
-) -> float:
+def spearman(a: Float[np.ndarray, " N"], b: Float[np.ndarray, " N"]) -> float:
   """Returns the rank correlation of two lists; NaN if one is constant.
 
   Args:

@@ -130,8 +130,10 @@ class Text:
       problem: Another problem.
     """
     given = self.solution
-    parts = [(self._before(i) if n or i == 0 else "", x)
-             for n, (i, x) in enumerate(steps)]
+    parts = [
+      (self._before(i) if n or i == 0 else "", x)
+      for n, (i, x) in enumerate(steps)
+    ]
     if last is not None:
       parts.append((self._before(steps[-1][0] + 1) if steps else "", last))
     text, spans = "", []

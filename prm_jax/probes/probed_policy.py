@@ -181,19 +181,19 @@ def _served(policy, sampling, seed, replies) -> Iterator[ProbedPolicy]:
         for p, row in zip(prefixes, rows, strict=True)
       ]
 
-    # One request for each: a server that lacks them says so at the first.
-    of_texts = writer.log_likelihoods
-
     def sureness(groups, texts):
+      of_texts = writer.log_likelihoods
+      assert of_texts is not None  # else it isn't asked
       return [
         [Sureness(row[0]) for row in of_texts(prefixes, [text])]
         for prefixes, text in zip(groups, texts, strict=True)
       ]
 
+    tells = writer.log_likelihoods and not policy.server.no_log_probs
     yield ProbedPolicy(
       finish,
       answer,
-      None if of_texts is None or policy.server.no_log_probs else sureness,
+      sureness if tells else None,
       lambda text: len(text.split()),
       writer.depends_on,
     )
