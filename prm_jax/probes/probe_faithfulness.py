@@ -156,12 +156,9 @@ class ProbeFaithfulness(step_scores_lib.Source, verbs.Verb):
 
       done = journaled.run(
         *(job, job.output, solutions),
-        dict(
-          kind="faithfulness",
-          shard=str(job.part),
-          **dataclasses.asdict(self._options),
-          **opened.depends_on,
-        ),
+        dict(kind="faithfulness", shard=str(job.part))
+        | dataclasses.asdict(self._options)
+        | opened.depends_on,
         work_on,
         doing="probe",
         first="starting" if policy.is_server else progress.COMPILING,
