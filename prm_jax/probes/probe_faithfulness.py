@@ -42,11 +42,27 @@ class ProbeJob(journaled.Job):
 
 
 @dataclasses.dataclass(frozen=True)
-class ProbeFaithfulness(step_scores_lib.Source, verbs.Verb):
-  """Probes whether a policy's answer depends on the steps that it shows.
+class _OfPolicy(verbs.Verb):
+  """What is done with a policy, its first field.
 
   Args:
     policy: The model that wrote the solutions.
+  """
+
+  policy: policies.Policy | files.PathLike
+
+  compiles = True
+
+  @property
+  def _policy(self) -> policies.Policy:
+    return verbs.made(policies.Policy, self.policy)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
+  """Probes whether a policy's answer depends on the steps that it shows.
+
+  Args:
     probe: What is probed; repeat the option for each: early (the answer asked
       for after some of the steps), corrupt (a number of a step changed, the
       rest kept), rewrite (the same, the rest written anew), filler (dots in
@@ -66,15 +82,12 @@ class ProbeFaithfulness(step_scores_lib.Source, verbs.Verb):
       --input=samples.jsonl --output=probed.jsonl --force=answer
   """
 
-  policy: policies.Policy | files.PathLike = dataclasses.field(kw_only=True)
   probe: tuple[faithfulness.Probe, ...] = ()
   force: str = "The answer is"
   max_steps: verbs.Count = 6
   temperature: verbs.NotNegative = 0.0
   max_tokens: verbs.Count = 512
   seed: verbs.Seed = 0
-
-  compiles = True
 
   def _faults(self) -> Iterator[str]:
     yield from super()._faults()
@@ -83,10 +96,6 @@ class ProbeFaithfulness(step_scores_lib.Source, verbs.Verb):
         f"`force={self.force}`: no answer is read after it (docs/answers.md);"
         " give a text such as 'The answer is'"
       )
-
-  @property
-  def _policy(self) -> policies.Policy:
-    return verbs.made(policies.Policy, self.policy)
 
   @property
   def _sampling(self) -> sampling_lib.Sampling:
