@@ -10,7 +10,6 @@ import pathlib
 from typing import Any, NamedTuple, TYPE_CHECKING
 
 from prm_jax import schema
-from prm_jax.jobs import opened_policies
 from prm_jax.jobs import policies
 from prm_jax.policy import sampling as sampling_lib
 
@@ -163,6 +162,8 @@ def _sureness(ids, row, start, decode) -> Sureness:
 
 @contextlib.contextmanager
 def _served(policy, sampling, seed, replies) -> Iterator[ProbedPolicy]:
+  from prm_jax.jobs import opened_policies
+
   counts: Counter[str] = Counter()
   short = dataclasses.replace(sampling, max_tokens=ANSWER_TOKENS)
   with (
