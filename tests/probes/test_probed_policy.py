@@ -16,6 +16,7 @@ from prm_jax import schema
 from prm_jax.jobs import policies
 from prm_jax.models import model_config
 from prm_jax.models import transformer
+from prm_jax.policy import log_likelihood
 from prm_jax.policy import sampler
 from prm_jax.policy import sampling
 from prm_jax.probes import faithfulness
@@ -44,10 +45,7 @@ def _policy(kind):
     tokenizer, template = tokenizer_lib.Bytes(), own_form.OWN
     size = tokenizer.vocab_size
   else:
-    tokenizer, template = (
-      recipes.tokenizer("qwen"),
-      policy_templates.qwen2_5(),
-    )
+    tokenizer = recipes.tokenizer("qwen")
     template = policy_templates.plain(("<|im_end|>",))
     size = template.num_ids(tokenizer)
   config = model_config.ModelConfig(
@@ -127,8 +125,9 @@ def test_how_sure_it_is_is_what_whole_sequences_say(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_answer_goes_on_within_the_step_that_asks(kind):
-  codec, prefixes = _policy(kind).codec, [*_asked(kind).forced.values()][:3]
+def test_an_answer_goes_on_within_the_step_that_asks(kind, monkeypatch):
+  monkeypatch.setattr(probed_policy, "ANSWER_TOKENS", 8)
+  codec, prefixes = _policy(kind).codec, [*_asked(kind).forced.values()][1:3]
   for prefix, text in zip(
     prefixes, _opened(kind).answer(prefixes), strict=True
   ):
@@ -153,10 +152,9 @@ def test_a_rewritten_solution_keeps_what_was_written_before():
       )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_all_probes_of_a_model_have_numbers(kind):
+def test_all_probes_of_a_model_have_numbers():
   (record,) = faithfulness.probe(
-    [SOLUTION], _opened(kind), faithfulness.Options()
+    [SOLUTION], _opened("template"), faithfulness.Options()
   )
   assert record["num_steps"] == 2 and record["right"] is True
   assert len(record["early"]["same"]) == 3
@@ -192,3 +190,16 @@ def test_a_server_is_asked_without_nldd():
   assert record["rewrite_same"] == [True] * 2
   assert record["weight_corrupted"] == [0, 0] and record["log_prob"] == -0.5
   assert "nldd" not in record and "nldd_skipped" not in record
+
+
+def test_the_margin_of_the_likeliest_id_is_to_the_second():
+  policy, ids = _policy("own"), [1, 2, 3]
+  table = _log_probs("own", [*ids, 0])[-1]
+  group = [np.asarray([*ids, int(x)]) for x in table.argsort()[-2:]]
+  ((second, first),) = log_likelihood.of_groups(
+    policy.config, policy.params, [group]
+  )
+  highest = np.sort(table)[-2:]
+  for row, own, other in ((first, 1, 0), (second, 0, 1)):
+    assert row.log_prob[-1] == pytest.approx(highest[own], abs=1e-4)
+    assert row.best_other[-1] == pytest.approx(highest[other], abs=1e-4)
