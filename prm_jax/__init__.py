@@ -64,6 +64,9 @@ if TYPE_CHECKING:
   from prm_jax.plan.plan import Plan as Plan
   from prm_jax.policy.sampler import Sampler as Sampler
   from prm_jax.policy.sampling import Sampling as Sampling
+  from prm_jax.probes.probe_faithfulness import (
+    ProbeFaithfulness as ProbeFaithfulness,
+  )
   from prm_jax.records.jsonl import read_problems as read_problems
   from prm_jax.records.jsonl import read_solutions as read_solutions
   from prm_jax.records.jsonl import write_problems as write_problems
@@ -137,6 +140,7 @@ _HOMES = dict(
   MonteCarlo="labelling.label_rollouts",
   OmegaPRM="labelling.label_rollouts",
   LabelVerify="labelling.label_verify",
+  ProbeFaithfulness="probes.probe_faithfulness",
   Select="labelling.select",
   Verdict="verifiers.verdicts",
   CachedScorer="scoring.cached_scorer",

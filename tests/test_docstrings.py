@@ -41,6 +41,7 @@ PUBLIC = (
   *("evaluation.choose_threshold", "reports.compare", "view.view"),
   *("labelling.label_rollouts", "labelling.label_judge"),
   *("labelling.consensus", "labelling.select", "labelling.label_verify"),
+  "probes.probe_faithfulness",
   "verifiers.verdicts",
   *("people.label_people", "people.people_report", "people.people_round"),
   *("plan.plan", "trainer", "demo.demo"),

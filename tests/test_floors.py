@@ -25,7 +25,7 @@ CORE = (
 )
 METHODS = (
   *("grading", "verifiers", "remote", "jobs", "environments", "search"),
-  *("evaluation", "labelling", "testbed", "rl"),
+  *("evaluation", "labelling", "probes", "testbed", "rl"),
 )
 EDGES = (
   *("web", "datasets", "plan", "huggingface", "serving", "device_check"),

@@ -25,6 +25,7 @@ from prm_jax.people import label_people
 from prm_jax.people import people_report
 from prm_jax.people import people_round
 from prm_jax.plan import plan
+from prm_jax.probes import probe_faithfulness
 from prm_jax.reports import compare
 from prm_jax.runtime import doctor
 from prm_jax.runtime import verbs
@@ -84,6 +85,10 @@ KINDS: dict[str, tuple[str, dict[str, type[verbs.Verb]]]] = dict(
       prmbench=evaluate_prmbench.EvaluatePRMBench,
       turns=evaluate_turns.EvaluateTurns,
     ),
+  ),
+  probe=(
+    "Probes whether what a policy shows is what it uses",
+    dict(faithfulness=probe_faithfulness.ProbeFaithfulness),
   ),
   data=(
     "Shows, checks, converts, splits and builds data sets of solutions",

@@ -387,6 +387,48 @@ def token_outputs(
   return TokenOutputs(*(jnp.where(drawn, output, 0) for output in outputs))
 
 
+class TokenMargins(NamedTuple):
+  """What a policy finds of each token, given its path; all 0 at roots.
+
+  Args:
+    log_prob: The token's log-probability in nats.
+    best_other: That of the most likely other token.
+    logit_std: The standard deviation of the logits over the vocabulary.
+  """
+
+  log_prob: Float[Array, "B T"]
+  best_other: Float[Array, "B T"]
+  logit_std: Float[Array, "B T"]
+
+
+def token_margins(
+  config: model_config.ModelConfig,
+  params: Params,
+  batch: batch_lib.Batch,
+  *,
+  block: int = 128,
+) -> TokenMargins:
+  """Returns how each token stands among all others, by one forward pass.
+
+  Args:
+    config: The shape of the model.
+    params: Its parameters.
+    batch: The rows.
+    block: The number of tokens of a row whose logits are held at a time.
+  """
+  x = apply(config, params, batch, method="before")
+
+  def of_block(hidden, tokens):
+    chosen, log_p = _log_probs(config, params, hidden, tokens, 1.0)
+    is_chosen = tokens[..., None] == jnp.arange(log_p.shape[-1])
+    others = jnp.where(is_chosen, -jnp.inf, log_p).max(-1)
+    return chosen, others, log_p.std(-1)
+
+  outputs = _by_blocks(of_block, (x, batch.tokens), block)
+  drawn = batch.parent >= 0
+  return TokenMargins(*(jnp.where(drawn, output, 0) for output in outputs))
+
+
 def token_values(
   config: model_config.ModelConfig, params: Params, batch: batch_lib.Batch
 ) -> Float[Array, "B T"]:

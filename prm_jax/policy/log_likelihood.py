@@ -6,10 +6,11 @@ branch of its own. So one forward pass computes all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
-from typing import Any
+import itertools
+from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array, Float
@@ -23,6 +24,7 @@ from prm_jax.models import transformer
 from prm_jax.policy import codecs
 from prm_jax.rows import packing
 from prm_jax.runtime import forks
+from prm_jax.text import encoding
 
 # Bounds the memory of a forward pass.
 _BATCH_TOKENS = 16_384
@@ -41,6 +43,20 @@ class Choice:
   tokens: np.ndarray
   shared: int
   spans: tuple[tuple[int, int], ...]
+
+
+class Margins(NamedTuple):
+  """How each id of a sequence stands among all ids; see TokenMargins.
+
+  Args:
+    log_prob: Its log-probability in nats, [T].
+    best_other: That of the most likely other id, [T].
+    logit_std: The standard deviation of the logits, [T].
+  """
+
+  log_prob: np.ndarray
+  best_other: np.ndarray
+  logit_std: np.ndarray
 
 
 def log_likelihoods(
@@ -81,15 +97,57 @@ def of_ids(
   )
 
 
+def of_groups(
+  config: model_config.ModelConfig,
+  params: Any,
+  groups: Sequence[Sequence[np.ndarray]],
+) -> list[list[Margins]]:
+  """Returns how each id of sequences stands among all ids, given those before.
+
+  The sequences of a group are a tree: what several begin with is computed once.
+
+  Args:
+    config: The shape of the policy.
+    params: Its parameters.
+    groups: Sequences of ids, which begin alike in a group.
+
+  Returns:
+    For each sequence arrays as long as it; their first number means nothing.
+  """
+  examples = []
+  for i, group in enumerate(groups):
+    for ids in group:
+      none = np.zeros(len(ids), np.float32)
+      examples.append(
+        encoding.Example(
+          np.asarray(ids, np.int32), none, none, none > 0, group=str(i)
+        )
+      )
+  most = max([_BATCH_TOKENS, *map(len, examples)])
+  segments, places = packing.placed_trees(examples, most)
+  rows = _by_shape(segments, lambda x: _margins(params, x, config=config))
+  read = iter(Margins(*(x[path] for x in rows[tree])) for tree, path in places)
+  return [list(itertools.islice(read, len(group))) for group in groups]
+
+
 def _by_segment(
   config: model_config.ModelConfig,
   params: Any,
   segments: Sequence[packing.Segment],
 ) -> list[np.ndarray]:
   """Returns the log-probability of each token of segments, in few shapes."""
+  log_probs = functools.partial(_token_log_probs, params, config=config)
+  return [x for (x,) in _by_shape(segments, lambda batch: (log_probs(batch),))]
+
+
+def _by_shape(
+  segments: Sequence[packing.Segment],
+  of_batch: Callable[[batch_lib.Batch], Sequence[Array]],
+) -> list[list[np.ndarray]]:
+  """Returns a function's arrays [B, T] for each segment, in few shapes."""
   forks.check()
   order = np.argsort([len(x) for x in segments], kind="stable").tolist()
-  out: list[np.ndarray] = [np.zeros(0)] * len(segments)
+  out: list[list[np.ndarray]] = [[] for _ in segments]
   while order:
     # The longest first: all rows of the batch are as long.
     width = packing.padded_length(len(segments[order[-1]]))
@@ -99,9 +157,9 @@ def _by_segment(
     filled = [[segments[i]] for i in chosen]
     filled += [[]] * (rows - len(chosen))
     batch = packing.fill(filled, width)
-    log_probs = jax.device_get(_token_log_probs(params, batch, config=config))
+    arrays = jax.device_get(of_batch(batch))
     for row, i in enumerate(chosen):
-      out[i] = log_probs[row, : len(segments[i])]
+      out[i] = [x[row, : len(segments[i])] for x in arrays]
   return out
 
 
@@ -147,3 +205,10 @@ def _token_log_probs(
   params: Any, batch: batch_lib.Batch, *, config: model_config.ModelConfig
 ) -> Float[Array, "B T"]:
   return transformer.token_log_probs(config, params, batch)
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _margins(
+  params: Any, batch: batch_lib.Batch, *, config: model_config.ModelConfig
+) -> transformer.TokenMargins:
+  return transformer.token_margins(config, params, batch)

@@ -41,6 +41,7 @@ COMMANDS = {
     ["--input=in.jsonl", "--verifier=arithmetic"],
     ["in.jsonl"],
   ),
+  ("probe faithfulness", "output"): (LABEL, ["in.jsonl", "model"]),
   ("label consensus", "output"): (
     ["--input=in.jsonl", "--input=b.jsonl", "--above_a=0", "--above_b=0"],
     ["in.jsonl", "b.jsonl"],

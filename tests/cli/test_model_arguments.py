@@ -41,6 +41,7 @@ LOADS = {
     f"label {kind}": (1, *LABEL)
     for kind in ("monte_carlo", "omega_prm", "judge")
   },
+  "probe faithfulness": (1, *LABEL, "--probe=rewrite"),
   "label people": (1, *LABEL, "--task=alternatives"),
   "label select": (1, PRM, SOLUTIONS, "--budget=1"),
   "eval processbench": (1, PRM, "--input=gsm8k={0}/processbench.jsonl"),

@@ -1,0 +1,1 @@
+"""Probes: whether the steps that a policy shows are those it uses."""
