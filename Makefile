@@ -21,7 +21,10 @@ BIN := $(VENV)/bin
 SHARED_DATA := $(wildcard $(CURDIR)/../shared/data)
 export PRM_JAX_DATA ?= $(SHARED_DATA)
 
-TESTS := -n 2 --dist=worksteal -m "not browser and not faults and not plan and not real_weights"
+TESTS := -n 2 --dist=worksteal -m "not stories and not browser and not faults and not plan and not real_weights"
+# Installed by apt if it isn't there.
+CHROMIUM = command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } || \
+  { echo "this needs chromium on the PATH; install it, as by: apt-get install chromium" >&2; exit 1; }
 # The files with tests of a mark: collecting all the others takes 7 s a process.
 MARKED = $$(grep -rl --include='test_*.py' 'mark\.$(1)' tests | sort)
 # The slowest files of `make faults`, which start first: otherwise the last of
@@ -34,7 +37,7 @@ FAULTS_FIRST := $(addprefix tests/,faults/test_peers.py faults/test_kills.py \
 LONG := demo device_check docs huggingface models plan policy remote rl scoring \
   training runtime/test_distributed.py test_benchmarks.py test_public_api.py
 
-.PHONY: demo test test-fast browser newest package faults soak parity real plan-check lint \
+.PHONY: demo test test-fast stories browser newest package faults soak parity real plan-check lint \
   docs clean setup
 
 demo: $(VENV)/.installed
@@ -51,11 +54,14 @@ ifdef ALSO
 	$(BIN)/python -m pytest $(TESTS) $(ALSO)
 endif
 
+# The scripts of stories/ as a newcomer runs them, and whether what they claim is so.
+stories: $(VENV)/.installed
+	$(BIN)/python -m pytest -n 2 --dist=worksteal -m stories tests/stories
+
 # The pages and the site as a person uses them, in chromium, which apt installs
 # if it isn't there.
 browser: $(VENV)/.browser docs
-	@command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } || \
-	  { echo "make browser needs chromium on the PATH; install it, as by: apt-get install chromium" >&2; exit 1; }
+	@$(CHROMIUM)
 	$(BIN)/python -m pytest -n 2 --dist=worksteal -m browser $(call MARKED,browser)
 
 # The same tests on the newest jax and what else pip finds, which may be newer
@@ -79,7 +85,8 @@ package: $(VENV)/.installed
 
 # Runs of the real commands that are killed, preempted, starved and damaged
 # (docs/faults.md has the list). As root also on a disk that is really full.
-faults: $(VENV)/.emulator
+faults: $(VENV)/.emulator $(VENV)/.browser
+	@$(CHROMIUM)
 	$(BIN)/python -m pytest -n 2 --dist=loadfile --no-loadscope-reorder \
 	  -m faults $(FAULTS_FIRST) $(call MARKED,faults)
 

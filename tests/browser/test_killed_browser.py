@@ -1,7 +1,7 @@
 """A browser and its server are killed at any moment: nothing lost, none double.
 
 PRM_JAX_KILLS is how often the browser is; 3 by default, at every third of them
-the server as well.
+the server as well. It is one of `make faults`.
 """
 
 import collections
@@ -19,7 +19,7 @@ import test_people
 
 from prm_jax.people import judgement_store
 
-pytestmark = pytest.mark.browser
+pytestmark = pytest.mark.faults
 NUM = int(os.environ.get("PRM_JAX_KILLS", "3"))
 NUM_STEPS = 60
 SERVER = test_people.SERVER.replace(

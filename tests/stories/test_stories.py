@@ -18,6 +18,7 @@ import xla_flags
 import prm_jax
 from prm_jax.runtime import files
 
+pytestmark = pytest.mark.stories
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # In the order in which they are read.
 STORIES = (
