@@ -583,19 +583,19 @@ def test_too_many_requests_are_sent_again_when_the_server_says(
 ):
   page = ready(opened(serve("first_error")))
 
-  def refuse(wait_s):
-    answer = dict(status=429, json=dict(error="too many"))
-    headers = {"Retry-After": wait_s}
-    page.route(
-      "**/events",
-      lambda route: route.fulfill(**answer, headers=headers),
-      times=1,
-    )
+  waits = ["0.05"]
 
-  refuse("0.05")
+  def answer(route):
+    if not waits:
+      route.continue_()
+      return
+    headers = {"Retry-After": waits.pop()}
+    route.fulfill(status=429, json=dict(error="too many"), headers=headers)
+
+  page.route("**/events", answer)
   press(page, "3")
   # Or as soon as the network is back.
-  refuse("600")
+  waits.append("600")
   page.keyboard.press("2")
   page.wait_for_selector("#late:not([hidden])")
   page.evaluate("dispatchEvent(new Event('online'))")
