@@ -54,8 +54,8 @@ class Work:
     design: How they are shared.
     scores: What models say of the items.
     secret: What the names that browsers have for items are made with.
-    hold_hours: How long an item waits for a person who doesn't go on with it,
-      until it is given to another, too.
+    hold_hours: An item that its person leaves open for so many hours is given
+      to another person, too.
     news: Returns another pool, with the same items, and scores; None if there
       are none.
   """

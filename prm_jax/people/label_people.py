@@ -87,8 +87,8 @@ class LabelPeople(work_queue.Design, step_scores.Source, verbs.Verb):
     task: What is asked. first_error: rate steps up to the first wrong one;
       per_step: rate every step; alternatives: rate what solutions of a problem
       go on with, take one or write another; pairs: prefer one of two solutions.
-    hold_hours: How long an item waits for a person who doesn't go on with it,
-      until it is given to another, too.
+    hold_hours: An item that its person leaves open for so many hours is given
+      to another person, too.
     order: Which come first, of those that aren't drawn at random: convincing
       (by the model's score, wrong answers first), uncertain (scores near 0.5)
       or file; without scores, which people_round may write later, it is file.
