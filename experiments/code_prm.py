@@ -4,7 +4,7 @@ Command:  prm-jax import --role=policy --policy_template=plain --segmenter=line
           --from=Qwen/Qwen2.5-Coder-0.5B-Instruct --to=runs/bases/qwen_code
           PRM_JAX_DATA=... python experiments/code_prm.py sample
           PRM_JAX_DATA=... python experiments/code_prm.py label
-          python experiments/code_prm.py judge [--seeds=0,1,2]
+          PRM_JAX_DATA=... python experiments/code_prm.py judge [--seeds=0,1,2]
           [--policy=runs/bases/qwen_code] [--workdir=runs/code_prm]
           [--results=docs/results/code_prm]
           python experiments/code_prm.py --table
@@ -19,29 +19,28 @@ read by the next, and what is there is not made again.
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import copy
 import dataclasses
 import gzip
-import hashlib
 import json
 import logging
 import pathlib
 import random
+import shutil
 import time
 from typing import Any
 
 import jax
-import labelling_testbed as testbed
-import ml_collections
 import numpy as np
 import real_best_of_n
 import real_prm
 import real_prm_gsm8k
 
 from prm_jax import schema
-from prm_jax import voting
+from prm_jax.checkpoints import model_json
+from prm_jax.evaluation import best_of_n
 from prm_jax.evaluation import step_metrics
 from prm_jax.labelling import monte_carlo
 from prm_jax.policy import drawing
@@ -49,8 +48,10 @@ from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.records import jsonl
 from prm_jax.records import sources as sources_lib
-from prm_jax.runtime import environment
 from prm_jax.runtime import files
+from prm_jax.text import template as template_lib
+from prm_jax.training import batches
+from prm_jax.training import train_config as train_config_lib
 from prm_jax.verifiers import solution_code
 
 DATA = "humaneval/HumanEval.jsonl.gz"
@@ -160,14 +161,14 @@ class Tests:
 
 # An exception's name is all that the tests' process tells of it.
 _OUTPUTS = """
-import hashlib
+from hashlib import sha256
 found = []
 for args in {calls}:
   try:
     found.append(repr({name}(*args)))
   except Exception as e:
     found.append(type(e).__name__)
-digest = hashlib.sha256(repr(found).encode()).hexdigest()[:16]
+digest = sha256(repr(found).encode()).hexdigest()[:16]
 raise type("Outputs" + digest, (Exception,), {{}})
 """
 
@@ -278,37 +279,143 @@ def to_label(
   }
 
 
-def config_of(base: pathlib.Path, seed: int, num: int) -> Any:
-  """Returns the training config of a seed, for so many rows of an epoch."""
+def config_of(
+  base: pathlib.Path,
+  template: template_lib.Template,
+  seed: int,
+  solutions: Sequence[schema.Solution],
+) -> train_config_lib.TrainConfig:
+  """Returns the config of a seed's PRM, which reads what the policy wrote."""
   c = real_prm.get_config()
   c.packing.update(batch_size=1, sequence_length=ROW_TOKENS)
   c.encoding.update(max_tokens=ROW_TOKENS, truncation="drop")
   c.objective.labels.after_first_error = "keep"
-  arm = real_prm.Arm("qwen", "lora", (RATE,), updates=num, remat="full")
-  c.optimizer.warmup_steps = max(1, num // 10)
-  return real_prm.train_config(c, arm, RATE, seed, base)
+  arm = real_prm.Arm(base.name, "lora", (RATE,), remat="full")
+  config = real_prm.train_config(c, arm, RATE, seed, base)
+  encoding = dataclasses.replace(config.encoding, template=template)
+  tokenizer = model_json.read_tokenizer(base, model_json.read_description(base))
+  rows, _ = batches.encode_rows(
+    config.objective, config.packing, encoding, solutions, tokenizer, seed
+  )
+  updates = EPOCHS * rows.rows_per_epoch
+  return dataclasses.replace(
+    config,
+    encoding=encoding,
+    fit=dataclasses.replace(config.fit, steps=updates, log_every=10),
+    optimizer=dataclasses.replace(
+      config.optimizer, warmup_steps=max(1, updates // 10)
+    ),
+  )
 
 
-def get_config() -> ml_collections.ConfigDict:
-  """Returns the config of real_prm.py, on which this one is built."""
-  return real_prm.get_config()
+def trained(
+  policy: pathlib.Path,
+  labelled: Sequence[schema.Solution],
+  tests: list[schema.Solution],
+  seed: int,
+  workdir: pathlib.Path,
+) -> dict[str, Any]:
+  """Returns the log-odds of the test programs' lines by a seed's PRM."""
+  template = policy_of(policy).template
+  config = config_of(policy, template, seed, labelled)
+  shutil.rmtree(workdir, ignore_errors=True)
+  done = real_prm.train_and_score(
+    *(config, labelled, dict(tests=tests), policy, workdir),
+    scored_length=ROW_TOKENS,
+  )
+  logits = [np.round(x.astype(float), 5).tolist() for x in done.logits["tests"]]
+  log = [{k: x.get(k) for k in ("step", "loss_nats")} for x in done.log]
+  return dict(logits=logits, training=log, seconds=done.seconds)
 
 
 def judged(
-  samples: list[schema.Solution], rows: list[schema.StepScores]
+  tests: list[schema.Solution], logits: Sequence[Sequence[float]]
 ) -> dict[str, Any]:
   """Returns how often each way to choose among N programs is right.
 
   Args:
-    samples: The test problems' programs, with outcomes, outputs as answers.
-    rows: The PRM's scores of their lines.
+    tests: The test problems' programs, with outcomes, outputs as answers.
+    logits: The log-odds of their lines.
   """
-  return real_best_of_n.judged(samples, rows)
+  rows = [
+    schema.StepScores(
+      tuple((1 / (1 + np.exp(-np.array(x)))).tolist()), tuple(x)
+    )
+    for x in logits
+  ]
+  found = real_best_of_n.judged(tests, rows)
+  passes = np.array([bool(s.outcome) for s in tests])
+  problems = [s.problem for s in tests]
+  by = dict(
+    prm_min=[min(x) for x in logits],
+    likelihood=[s.extra["log_prob_mean"] for s in tests],
+    shortest_text=[-len(s.raw_text or "") for s in tests],
+  )
+  found["within_problems"] = within(by, passes, problems)
+  return found
+
+
+def within(
+  scores: Mapping[str, Sequence[float]],
+  passes: np.ndarray,
+  problems: Sequence[str],
+) -> dict[str, Any]:
+  """Returns each score's AUROC of passing within problems, and the PRM's lead.
+
+  It is the mean over the problems that have both, with intervals over them.
+  """
+  groups: dict[str, list[int]] = {}
+  for i, problem in enumerate(problems):
+    groups.setdefault(problem, []).append(i)
+  of_problem: dict[str, list[float]] = {name: [] for name in scores}
+  for group in groups.values():
+    right = passes[group]
+    if right.all() or not right.any():
+      continue
+    for name, values in scores.items():
+      x = np.asarray(values, float)[group]
+      of_problem[name].append(step_metrics.auroc(x, right))
+  curves = {name: np.array(x)[:, None] for name, x in of_problem.items()}
+  curves["prm_min_minus_shortest_text"] = (
+    curves["prm_min"] - curves["shortest_text"]
+  )
+  bounds = best_of_n.intervals(curves)
+  return {
+    name: dict(mean=float(x.mean()), interval=bounds[name][0], problems=len(x))
+    for name, x in curves.items()
+  }
+
+
+def to_read(tests: Sequence[schema.Solution]) -> list[schema.Solution]:
+  """Returns the programs to read: of each problem the first that passes."""
+  first: dict[str, schema.Solution] = {}
+  for s in tests:
+    if s.outcome:
+      first.setdefault(s.problem, s)
+  chosen = sorted(
+    first.values(), key=lambda s: real_prm_gsm8k.hashed("read", s.id)
+  )
+  return chosen[:READ]
+
+
+def table(result: dict[str, Any]) -> str:
+  """Returns the accuracies of all seeds as a Markdown table."""
+  parts = []
+  for seed, found in result["seeds"].items():
+    lines = real_best_of_n.table(found)
+    told = "; ".join(
+      f"{name.replace('_', ' ')} {x['mean']:.3f}"
+      f" [{x['interval'][0]:.3f}, {x['interval'][1]:.3f}]"
+      for name, x in found["within_problems"].items()
+    )
+    parts.append(f"Seed {seed}\n\n{lines}\n\nAUROC within problems: {told}")
+  return "\n\n".join(parts)
 
 
 def main() -> None:
   parser = argparse.ArgumentParser()
-  parser.add_argument("what", choices=("sample", "label", "judge"), nargs="?")
+  commands = ("sample", "label", "judge", "read")
+  parser.add_argument("what", choices=commands, nargs="?")
   parser.add_argument(
     "--policy", type=pathlib.Path, default="runs/bases/qwen_code"
   )
@@ -320,15 +427,38 @@ def main() -> None:
   logging.basicConfig(level=logging.INFO, format="%(message)s")
   samples = pathlib.Path(f"{args.results}_samples.jsonl.gz")
   labels = pathlib.Path(f"{args.results}_labels.jsonl.gz")
+  result = pathlib.Path(f"{args.results}.json")
+  if args.table:
+    print(table(files.read_json(result)))
+    return
   if args.what == "sample":
     sample(policy_of(args.policy), samples)
-  elif args.what == "label":
-    label(
-      policy_of(args.policy),
-      jsonl.read_solutions(samples),
-      args.workdir / "labels",
-      labels,
-    )
+    return
+  if args.what is None:
+    parser.error(f"give one of {', '.join(commands)}, or --table")
+  drawn = jsonl.read_solutions(samples)
+  if args.what == "label":
+    policy = policy_of(args.policy)
+    label(policy, drawn, args.workdir / "labels", labels)
+    return
+  tests = [s for s in drawn if s.extra["part"] == TEST and s.steps]
+  if args.what == "read":
+    for s in to_read(tests):
+      print(f"=== {s.id}\n{s.problem}{s.raw_text}")
+    return
+  labelled = jsonl.read_solutions(labels)
+  found: dict[str, Any] = files.read_json(result) if result.exists() else {}
+  found.setdefault("seeds", {})
+  for seed in args.seeds.split(","):
+    if seed in found["seeds"]:
+      continue
+    folder = args.workdir / f"seed-{seed}"
+    of_seed = trained(args.policy, labelled, tests, int(seed), folder)
+    logits = of_seed.pop("logits")
+    found["seeds"][seed] = of_seed | judged(tests, logits) | dict(logits=logits)
+    found["command"] = "python experiments/code_prm.py judge"
+    files.write_json(result, found)
+  print(table(found))
 
 
 if __name__ == "__main__":
