@@ -106,9 +106,9 @@ class Checker:
     line = json.dumps(job).encode() + b"\n"
     limit_s = self._time_s * (len(job["codes"]) + 2) + _SPARE_S
     result: dict[str, Any] = {}
+    if self._process is None:
+      self._process = self._started()
     with contextlib.suppress(OSError, ValueError):
-      if self._process is None:
-        self._process = self._started()
       result = json.loads(_asked(self._process, line, limit_s))
     if not result or result["is_lost"]:
       self.__exit__()
