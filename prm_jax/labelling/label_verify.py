@@ -29,6 +29,8 @@ _logger = logging.getLogger(__name__)
 # and `labels` and `reasons`, one of each step by itself.
 VERIFIED = "verified"
 NAMES = ("arithmetic", "code", "logic")
+# A day, which every clock here can count; and what Python starts with.
+_MOST_S, _LEAST_MIB = 86_400, 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +81,10 @@ class LabelVerify(verbs.Verb):
         f"`verifier={self.verifier}`: expected {names}, FILE.py:FUNCTION or"
         " MODULE:FUNCTION"
       )
+    if self.time_s > _MOST_S:
+      yield f"`time_s={self.time_s:g}`: expected at most {_MOST_S}"
+    if self.memory_mib < _LEAST_MIB:
+      yield f"`memory_mib={self.memory_mib}`: expected {_LEAST_MIB} or more"
 
   def __call__(
     self, solutions: Iterable[schema.Solution]
@@ -167,7 +173,13 @@ class LabelVerify(verbs.Verb):
   def _labelled(
     self, solution: schema.Solution, opened: _Opened
   ) -> schema.Solution:
-    found = _checked(opened.verify(solution), solution, self.verifier)
+    try:
+      found = opened.verify(solution)
+    except errors.InputError as e:
+      raise errors.InputError(
+        f"solution {reprlib.repr(solution.id)}: {e}"
+      ) from e
+    found = _checked(found, solution, self.verifier)
     own = [x.label if x.label is None else float(x.label) for x in found]
     verified = dict(
       opened.identity, labels=own, reasons=[x.reason for x in found]

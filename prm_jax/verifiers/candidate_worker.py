@@ -3,14 +3,17 @@
 It has neither the tests nor a way to say that they passed: another process has
 them (tests_worker), and asks this one for values. A request is a JSON array
 after its length in eight hexadecimal digits, [run, "begin", code], [run,
-"call", name, args, kwargs] or [run, "end"]; each but the last gets one reply,
-[run, fields], in a line. Each run is a process of its own, which this one ends
-when its time is over.
+"call", name, args, kwargs, watched] or [run, "end"]; each but the last gets one
+reply, [run, fields], in a line. Each run is a process of its own, which this one
+ends when its time is over; its files are removed, too. A run can change the
+limits of this process: then it ends, and is started anew.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import io
 import json
 import os
 import resource
@@ -23,9 +26,11 @@ from typing import Any
 
 from prm_jax.verifiers import code_wire
 
-_MOST_BYTES = 1 << 20
-_MOST_VALUE = 10_000
+_MOST_BYTES = 1 << 22
+_MOST_OF_VALUE, _MOST_PRINTED = 1_000, 100_000
 FILE = "<solution>"
+_SIGNALS = {x.value: x.name for x in signal.Signals}
+_LIMITS = [x for name, x in vars(resource).items() if name[:7] == "RLIMIT_"]
 
 
 def main(time_s: str) -> None:
@@ -34,13 +39,45 @@ def main(time_s: str) -> None:
   Args:
     time_s: The longest that a run may take, in seconds.
   """
+  if os.getpid() == 1:  # the kernel keeps what has no handler from it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+  folder, own = os.getcwd(), _own_state()
   request = _read(0)
   while request is not None:
     run, kind, *rest = request
     request = None
     if kind == "begin":
+      if _own_state() != own:
+        return
+      fcntl.fcntl(1, fcntl.F_SETFL, os.O_WRONLY)
       request = _run(run, rest[0], float(time_s))
+      _empty(folder)
     request = request or _read(0)
+
+
+def _own_state() -> Any:
+  """Returns what a run, which has the same user, could change of this process."""
+  limits = [resource.getrlimit(x) for x in _LIMITS]
+  places = os.sched_getaffinity(0), os.sched_getscheduler(0)
+  return limits, places, os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def _empty(folder: str) -> None:
+  """Removes all that is in a folder, however deep: each folder is emptied into it."""
+  with contextlib.suppress(OSError):
+    prefix, count = os.urandom(12).hex(), 0
+    while paths := [x.path for x in os.scandir(folder)]:
+      for path in paths:
+        if os.path.islink(path) or not os.path.isdir(path):
+          os.unlink(path)
+          continue
+        os.chmod(path, 0o700)
+        for inner in [*os.scandir(path)]:
+          if inner.is_dir(follow_symlinks=False):
+            os.chmod(inner.path, 0o700)  # or it can't be moved
+          count += 1
+          os.rename(inner.path, f"{folder}/{prefix}{count}")
+        os.rmdir(path)
 
 
 def _read(fd: int) -> Any:
@@ -114,7 +151,8 @@ def _how_died(child: int, deadline: float, time_s: float) -> str:
     if pid == child:
       code = os.waitstatus_to_exitcode(status)
       if code < 0:
-        return f"the process ended by {signal.Signals(-code).name}"
+        name = _SIGNALS.get(-code, f"signal {-code}")
+        return f"the process ended by {name}"
       return f"the process ended by itself, with exit code {code}"
   return f"not done after {time_s:g} s" if time.monotonic() > deadline else ""
 
@@ -150,6 +188,8 @@ def _serve(run: str, code: str, time_s: float, asks: int) -> None:
   nothing = os.open(os.devnull, os.O_RDWR)
   for fd in (0, 1, 2):
     os.dup2(nothing, fd)
+  printed = _Printed()
+  sys.stdout = io.TextIOWrapper(printed, "utf-8", write_through=True)
   names = types.ModuleType("solution")
   sys.modules["solution"] = names
   try:
@@ -159,35 +199,54 @@ def _serve(run: str, code: str, time_s: float, asks: int) -> None:
     result = dict(error=_described(e))
   _reply(replies, run, result)
   while (request := _read(asks)) is not None:
-    _, _, name, args, kwargs = request
-    _reply(replies, run, _called(vars(names), name, args, kwargs))
+    _, _, name, args, kwargs, watched = request
+    printed.seek(0)
+    printed.truncate()
+    result = _called(vars(names), name, args, kwargs)
+    now = {k: vars(names)[k] for k in watched if k in vars(names)}
+    text = printed.getvalue().decode(errors="replace")
+    _reply(replies, run, dict(result, printed=text, **_names_of(now)))
+
+
+class _Printed(io.BytesIO):
+  """Keeps the beginning of what the code prints."""
+
+  def write(self, text: Any) -> int:
+    super().write(text[: max(0, _MOST_PRINTED - self.tell())])
+    return len(text)
+
+  def fileno(self) -> int:
+    return 1
 
 
 def _names_of(names: dict[str, Any]) -> dict[str, Any]:
-  functions, values = [], {}
-  for name, value in names.items():
+  """Returns the names of functions, values, and the names of other things."""
+  functions, values, others = [], {}, []
+  for name, value in [*names.items()]:
     if name.startswith("__"):
       continue
     if callable(value):
       functions.append(name)
       continue
     try:
-      made = code_wire.encoded(value)
-      if len(json.dumps(made)) <= _MOST_VALUE:
-        values[name] = made
+      values[name] = code_wire.encoded(value, _MOST_OF_VALUE)
     except (code_wire.UntoldError, RecursionError, MemoryError):
-      pass
-  return dict(functions=functions, values=values)
+      others.append(name)
+  return dict(functions=functions, values=values, others=others)
 
 
 def _called(names: dict[str, Any], name: str, args: Any, kwargs: Any) -> Any:
-  given = code_wire.decoded(args)
+  given = [code_wire.decoded(args), code_wire.decoded(kwargs)]
   try:
-    value = names[name](*given, **code_wire.decoded(kwargs))
+    value = names[name](*given[0], **given[1])
   except BaseException as e:
     return dict(error=_described(e))
   try:
-    return dict(value=code_wire.encoded(value), after=code_wire.encoded(given))
+    after = code_wire.encoded(given)
+    is_same = after == ["list", [args, kwargs]]
+    return dict(
+      value=code_wire.encoded(value), after=None if is_same else after
+    )
   except (code_wire.UntoldError, RecursionError) as e:
     return dict(untold=f"{name} returns a value of type {e}")
 
@@ -204,14 +263,22 @@ def _described(error: BaseException) -> dict[str, Any]:
   except BaseException:
     message = ""
   kinds = [x.__name__ for x in type(error).__mro__]
-  name = getattr(error, "name", None) if "NameError" in kinds else None
-  return dict(kinds=kinds, message=message[:300], line=line, name=name)
+  of = dict(kinds=kinds, message=message[:300], line=line)
+  if isinstance(error, ModuleNotFoundError):
+    of["module"] = error.name
+  cause: BaseException | None = error
+  for _ in range(20):
+    if isinstance(cause, NameError):
+      of["name"] = cause.name
+    cause = cause and (cause.__cause__ or cause.__context__)
+  return of
 
 
 def _reply(fd: int, run: str, fields: Any) -> None:
-  line = json.dumps([run, fields]).encode() + b"\n"
+  # After what a run may have left of a line.
+  line = b"\n%b\n" % json.dumps([run, fields]).encode()
   if len(line) > _MOST_BYTES:
-    line = json.dumps([run, dict(untold="a value is too long")]).encode()
-    line += b"\n"
+    fields = dict(untold="a value is too long")
+    line = b"\n%b\n" % json.dumps([run, fields]).encode()
   while line:
     line = line[os.write(fd, line) :]

@@ -1,7 +1,7 @@
 """Plain values as JSON and back, without running any code: what workers exchange.
 
 Of a value's own class, so that no object of someone's own passes for a number.
-It imports nothing of prm_jax, and is the only module of it that workers import.
+It imports nothing of prm_jax, and workers import it.
 """
 
 from __future__ import annotations
@@ -9,20 +9,32 @@ from __future__ import annotations
 from typing import Any
 
 _ITEMS = dict(list=list, tuple=tuple, set=set, frozenset=frozenset)
+MOST_ITEMS = 300_000
 
 
 class UntoldError(Exception):
-  """A value has another type."""
+  """A value has another type, or too many items."""
 
 
-def encoded(value: Any) -> Any:
+def encoded(value: Any, most: int = MOST_ITEMS) -> Any:
   """Returns a value as JSON has it.
+
+  Args:
+    value: The value.
+    most: How many values it may hold, itself included.
 
   Raises:
     UntoldError: It isn't made of numbers, texts, bytes, None, lists, tuples,
-      dicts and sets.
+      dicts and sets, or holds more.
   """
+  return _encoded(value, [most])
+
+
+def _encoded(value: Any, room: list[int]) -> Any:
   kind = type(value).__name__
+  room[0] -= 1
+  if room[0] < 0:
+    raise UntoldError(f"{kind}, too long")
   if value is None or type(value) in (bool, str):
     return value
   if type(value) is int:
@@ -34,9 +46,10 @@ def encoded(value: Any) -> Any:
   if type(value) is bytes:
     return [kind, value.hex()]
   if type(value) is dict:
-    return [kind, [[encoded(k), encoded(v)] for k, v in value.items()]]
+    items = value.items()
+    return [kind, [[_encoded(k, room), _encoded(v, room)] for k, v in items]]
   if type(value) in _ITEMS.values():
-    return [kind, [encoded(x) for x in value]]
+    return [kind, [_encoded(x, room) for x in value]]
   raise UntoldError(kind)
 
 

@@ -26,7 +26,7 @@ from prm_jax.verifiers import logic_reader
 from prm_jax.verifiers.logic_reader import Formula
 from prm_jax.verifiers.verdicts import Verdict
 
-VERSION = 1
+VERSION = 2
 _MOST_PREMISES, _MOST_SHOWN = 200, 12
 
 
@@ -126,11 +126,13 @@ class _Solver:
     self.premises = premises
     z3.set_param("memory_max_size", memory_mib)
     self._z3, self._time_s = z3, time_s
-    self._solver = z3.Solver()
+    # What the solver finds depends on all that its context has had.
+    self._context = z3.Context()
+    self._solver = z3.Solver(ctx=self._context)
     self._solver.set("timeout", math.ceil(1_000 * time_s))
     names = _merged(premises)
     for x in premises:
-      self._solver.add(_made(z3, x.formula, names))
+      self._solver.add(_made(self._context, x.formula, names))
 
   def why_useless(self) -> str | None:
     """Returns why nothing can be told from the premises, None if it can."""
@@ -155,7 +157,7 @@ class _Solver:
     z3, solver = self._z3, self._solver
     solver.push()
     try:
-      solver.add(_made(z3, formula, names))
+      solver.add(_made(self._context, formula, names))
       answer = solver.check()
       if answer == z3.unsat:
         return None
@@ -163,7 +165,7 @@ class _Solver:
         return f"not decided ({solver.reason_unknown()[:80]})"
       model, case = solver.model(), {}
       for name, is_number in sorted(names.items()):
-        value = model.eval(_variable(z3, name, is_number), True)
+        value = model.eval(_variable(self._context, name, is_number), True)
         case[name] = value.as_long() if is_number else int(z3.is_true(value))
       return case
     except (z3.Z3Exception, RecursionError) as e:
@@ -172,16 +174,18 @@ class _Solver:
       solver.pop()
 
 
-def _made(z3: Any, formula: Formula, names: Mapping[str, bool]) -> Any:
+def _made(context: Any, formula: Formula, names: Mapping[str, bool]) -> Any:
   """Returns a formula as z3 has it."""
+  import z3
+
   kind = formula.kind
   if kind == "number":
-    return z3.IntVal(formula.parts[0])
+    return z3.IntVal(formula.parts[0], context)
   if kind == "name":
-    return _variable(z3, formula.parts[0], names[formula.parts[0]])
+    return _variable(context, formula.parts[0], names[formula.parts[0]])
   if kind in ("true", "false"):
-    return z3.BoolVal(kind == "true")
-  parts = [_made(z3, part, names) for part in formula.parts]
+    return z3.BoolVal(kind == "true", context)
+  parts = [_made(context, part, names) for part in formula.parts]
   if kind in ("and", "or"):
     return (z3.And if kind == "and" else z3.Or)(*parts)
   if kind == "not":
@@ -204,5 +208,7 @@ _OPERATIONS = {
 }
 
 
-def _variable(z3: Any, name: str, is_number: bool) -> Any:
-  return (z3.Int if is_number else z3.Bool)(name)
+def _variable(context: Any, name: str, is_number: bool) -> Any:
+  import z3
+
+  return (z3.Int if is_number else z3.Bool)(name, context)

@@ -33,6 +33,19 @@ _CONNECTIVES = (
   *("get", "gets", "got", "have", "has", "gives", "since", "because", "means"),
   *("finally", "where", "or", "also", "know", "see", "find"),
 )
+# Words that make another number of the one before them,
+_POWERS = ("squared", "cubed", "factorial", "percent", "mod", "modulo")
+_PARTS = ("half", "halves", "thirds", "fourths", "quarters", "fifths", "tenths")
+# of the one after them,
+_FUNCTIONS = (
+  *("sin", "cos", "tan", "log", "ln", "twice", "double", "triple", "root"),
+  *("square of", "cube of", "root of", "log of", "half of"),
+)
+# and of two.
+_BETWEEN = (
+  *("plus", "minus", "times", "less", "choose", "divided by", "multiplied by"),
+  *("more than", "less than"),
+)
 _LETTERS = "ABCDFGHJKLMNPQRSTUVWXYZ"  # e and i are numbers, O looks like one
 
 
@@ -185,10 +198,18 @@ def _words_left(
   texts = [x.text for x in words]
   number = pieces[first - 1] if first > start else equation_pieces.STOP
   is_after = not out or out[-1].kind in ("sign", "close")
+  ends = {x.lower() for x in (texts[-1], " ".join(texts[-2:]))}
+  if texts[0].lower() in (*_POWERS, *_PARTS) and number.ends and is_after:
+    return None  # 3 squared + 4
+  if not is_after and ends & {*_FUNCTIONS, *_BETWEEN}:
+    return None  # 6 times 2 + 3
   is_short = out or len(words) < 3 or "per" in texts
   if is_after and is_short and _are_counted(number, words):
     return number, first - 2
   after = out[-1] if out else equation_pieces.STOP
+  is_attached = after.kind == "number" and not after.token.after_blank
+  if is_attached and len(texts[-1]) == 1:
+    return None  # A1 + 2
   is_call = after.kind == "open" and not after.token.after_blank
   # x = 5, price * 3, f(3); but "so -3".
   if (is_after or is_call) and not _is_minus(after, out[-2:-1]):
@@ -210,6 +231,8 @@ def _rightwards(
     if piece.kind == "stop" or (piece.kind == "close" and not depth):
       break
     if piece.kind == "other":
+      if piece.text in _MODULO:
+        return None, i
       is_number = piece.token.kind == "number"  # 18 000
       if not before.ends or is_number or not piece.token.after_blank:
         return None, i
@@ -228,6 +251,7 @@ def _rightwards(
         return None, i
     elif piece.begins and before.ends and not _joins(before, pieces[i:end]):
       is_aside = piece.kind == "open" and after.kind == "word"
+      is_aside = is_aside and after.text.lower() not in _POWERS
       if not is_aside and piece.text[0] not in f"${equality.COINS}":
         return None, i
       break  # 7 (since 3 + 4 is 7), 6 $10 bills
@@ -239,6 +263,7 @@ def _rightwards(
   return out, i
 
 
+_MODULO = (r"\pmod", r"\bmod", r"\mod", r"\pod")
 _NO_OPERANDS = ("word", "other", "stop", "close", "relation")
 
 
@@ -262,10 +287,17 @@ def _words_right(
   if not before.ends or not pieces[first].token.after_blank:
     return None  # = price, = 5x
   follows = pieces[last + 1] if last + 1 < len(pieces) else equation_pieces.STOP
+  texts = " ".join(x.text.lower() for x in pieces[first : last + 1])
+  is_between = follows.begins and texts in _BETWEEN
+  if pieces[first].text.lower() in _POWERS or is_between:
+    return None
   if pieces[first].text == "and" and last == first and follows.begins:
     is_other = any(x.kind == "relation" for x in pieces[last + 1 :])
     return first if is_other else None  # 1 and 1/3
   is_before = follows.kind in ("sign", "relation", "close")
+  is_part = pieces[first].text.lower() in _PARTS
+  if is_before and is_part:
+    return None
   if is_before and _are_counted(before, pieces[first : last + 1]):
     return last + 1
   is_minus = _is_minus(follows, pieces[last + 2 : last + 3])
@@ -325,7 +357,7 @@ def _is_name(
 
 def _side(pieces: Sequence[Piece] | None) -> Side | None:
   """Returns pieces as a side, None if they can't be read in one way."""
-  if not pieces or len(pieces) > _MOST_TOKENS:
+  if not pieces or len(pieces) > _MOST_TOKENS or _is_range(pieces):
     return None
   slashes = [i for i, x in enumerate(pieces) if x.text == "/"]
   if any(j - i == 2 for i, j in itertools.pairwise(slashes)):
@@ -361,6 +393,16 @@ def _side(pieces: Sequence[Piece] | None) -> Side | None:
   number = operands[0].token.text
   places = len(number.partition(".")[2]) if "e" not in number.lower() else 0
   return Side(text, node, quantities, places, "..." in operands[0].text)
+
+
+def _is_range(pieces: Sequence[Piece]) -> bool:
+  """Returns whether pieces may be from a number to a greater one: 5-10."""
+  if len(pieces) != 3 or pieces[1].text != "-":
+    return False
+  first, last = pieces[0], pieces[2]
+  if any(x.token.after_blank for x in pieces[1:]) or last.kind == "close":
+    return False
+  return equation_pieces.value(first) < equation_pieces.value(last)
 
 
 def _is_rational(node: Node) -> bool:

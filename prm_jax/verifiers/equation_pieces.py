@@ -35,6 +35,8 @@ _REWRITES = {
   r"(?<=[0-9])[:,](?=[0-9])(?!(?<=,)[0-9]{3}(?![0-9]))": "@",
   r"\\%": "%",
   r"==": "=",
+  r"~=|\\sim(?:eq)?(?![A-Za-z])": "≈",
+  "\N{MINUS SIGN}": "-",
 }
 _SIGNS = ("+", "-", "*", "/", "^")
 _OPENING, _CLOSING = ("(", "[", "{"), (")", "]", "}")
@@ -102,6 +104,13 @@ def read(line: str) -> list[Piece]:
   return _with_units(_pieces_of(formula_tokens.tokens_of(text)))
 
 
+def value(number: Piece) -> Fraction:
+  """Returns the number of a piece that is one, without its unit."""
+  if number.quantity is not None:
+    return number.quantity.number
+  return Fraction(number.token.text.replace(",", ""))
+
+
 def _pieces_of(tokens: Sequence[Token]) -> list[Piece]:
   pieces: list[Piece] = []
   for token, after in zip(tokens, (*tokens[1:], STOP.token)):
@@ -110,6 +119,8 @@ def _pieces_of(tokens: Sequence[Token]) -> list[Piece]:
       pieces += _number(token)
     elif token.kind == "text":
       words = re.findall(r"[A-Za-z]+", text)
+      if not words and text.strip():  # \mathbf{3}
+        pieces.append(Piece("other", token, text))
       pieces += [Piece("word", Token("letters", x, True), x) for x in words]
     elif text == _CUT:
       pieces[-1] = dataclasses.replace(pieces[-1], text=f"{pieces[-1].text}...")
@@ -194,7 +205,7 @@ def _quantity(
 ) -> tuple[Piece | None, int]:
   """Returns the quantity at a number, None if it has no unit; and its end."""
   first = coin or pieces[start]
-  number, end = _value(pieces[start]), start + 1
+  number, end = value(pieces[start]), start + 1
   powers: Counter[str] = Counter()
   factor = Fraction(1)
   if coin is not None:
@@ -241,19 +252,19 @@ def _fraction(
     return None
   top, whole = start, Fraction(0)
   if pieces[start + 1 : start + 2] and pieces[start + 1].kind == "number":
-    top, whole = start + 1, _value(pieces[start])
+    top, whole = start + 1, value(pieces[start])
     if whole.denominator > 1:
       return None
   three = pieces[top : top + 3]
   if [x.kind for x in three] != ["number", "sign", "number"]:
     return None
   is_tight = not any(x.token.after_blank for x in three[1:])
-  if three[1].text != "/" or not is_tight or not _value(three[2]):
+  if three[1].text != "/" or not is_tight or not value(three[2]):
     return None
   unit = _unit(pieces, top + 3)[0]
   if unit is None or units.dimension(unit) is None:
     return None
-  return whole + _value(three[0]) / _value(three[2]), top + 3
+  return whole + value(three[0]) / value(three[2]), top + 3
 
 
 def _unit(pieces: Sequence[Piece], i: int) -> tuple[str | None, int, int]:
@@ -276,7 +287,3 @@ def _unit(pieces: Sequence[Piece], i: int) -> tuple[str | None, int, int]:
 
 
 _AREAS = dict(square=2, sq=2, cubic=3, cu=3)
-
-
-def _value(number: Piece) -> Fraction:
-  return Fraction(number.token.text.replace(",", ""))

@@ -17,7 +17,8 @@ The rules:
     minutes): if only the numbers agree, the equation isn't judged.
   - a = b + c = d is judged as it is written, except where b + c goes on from
     the value of a (3 + 4 = 7 * 2 = 14), which isn't judged. Nor is a quotient
-    without its remainder (13 / 6 = 2) in a step that speaks of one.
+    without its remainder (13 / 6 = 2) in a step that speaks of one, or what
+    doesn't hold in a step that says so (2 = 3, a contradiction).
 """
 
 from __future__ import annotations
@@ -37,9 +38,19 @@ from prm_jax.verifiers import verdicts
 from prm_jax.verifiers.equation_finder import Side
 from prm_jax.verifiers.equation_pieces import Quantity
 
-VERSION = 1
+VERSION = 2
 
-_REMAINDER = re.compile(r"remain|left ?over|\b(?:full|whole|complete)\b")
+_REMAINDER = re.compile(
+  r"remain|\bleft|\b(?:full|whole|complete)\b|[0-9] ?[rR] ?[0-9]"
+)
+# In a step with such words an equation that doesn't hold may be meant so.
+_DENIED = re.compile(
+  r"contradict|impossible|absurd|\bfalse\b|\bwrong|incorrect|mistake|no solution"
+  r"|not (?:true|equal|correct|right|possible|hold)|n't (?:true|equal|correct|hold)"
+  r"|in binary|octal|hexadecimal|\bmod\b|modul|\bbase[- ]?[0-9]|\bin base\b"
+  r"|\bnot [$0-9(]|=[^=.,;]{1,40}\?",
+  re.I,
+)
 _Dimensions = tuple[tuple[str, int], ...]
 
 
@@ -98,6 +109,11 @@ def verify_step(step: str) -> verdicts.Verdict:
         result, said = None, f"{left.text} = {right.text}: goes on with a value"
       if result is False and _REMAINDER.search(step) and _is_floor(left, right):
         result, said = None, f"{left.text} = {right.text}: leaves a remainder"
+      if result is False and _DENIED.search(step):
+        result, said = (
+          None,
+          f"{left.text} = {right.text}: is denied, or no claim",
+        )
       if result is False:
         return verdicts.Verdict(0, said)
       (unread if result is None else held).append(said)

@@ -50,8 +50,9 @@ _TOKEN = re.compile(
 _COMPARISONS = ("<=", ">=", "!=", "<", ">", "=")
 # Words that lead to a formula, a mark such as "3.", and what says why.
 _LEAD = re.compile(
-  r"\s*+(?:(?:step\s*+)?[0-9]++[.:)]\s++|[A-Za-z ]{1,40}:\s)?+"
-  r"(?:(?:so|thus|hence|therefore|then|we have|it follows that)\b[,:]?+\s*+)*+",
+  r"\s*+(?:(?:(?:step|line|claim|lemma)\s*+)?[0-9]++[.:)]\s++)?+"
+  r"(?:(?:so|thus|hence|therefore|then|we (?:have|get|know|conclude)|it follows"
+  r"|that)\b[,:]?+\s*+|(?:premise|conclusion|claim|result|answer|given):\s*+)*+",
   re.I,
 )
 _WHY = re.compile(r"[,(]?\s*\b(?:by|from|because|since|using)\b.*", re.S | re.I)

@@ -26,7 +26,11 @@ _KEPT = {1024: 1024, 2048: 2048, 4096: 1 << 21, 2: 2, 4: 4, 8: 8}
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS = 1, 4, 38
 _CAPABILITY_VERSION = 0x20080522
 _NOBODY = 65534
+# Of root's sandboxes each has a user of its own: the limit of processes is one
+# of all that a user has.
+_USERS = 1 << 30
 _LIBRARIES = ("/usr/lib", "/usr/lib64", "/lib", "/lib64")
+_SHARED = ("code_wire", "unfinished_code", "tests_text", "asked_candidate")
 _FILE_MIB, _FILES, _PROCESSES = 16, 64, 16
 
 
@@ -39,7 +43,7 @@ def main(mode: str, memory_mib: int, worker: str, *arguments: str) -> None:
     worker: Its file, which has main(*arguments).
     *arguments: Its arguments.
   """
-  _add_wire()
+  _add_shared()
   program = _program(worker)
   if mode == "namespaces":
     _enter()
@@ -49,16 +53,16 @@ def main(mode: str, memory_mib: int, worker: str, *arguments: str) -> None:
   module.main(*arguments)
 
 
-def _add_wire() -> None:
-  """Makes the one module of the package that workers import known to them."""
-  package = types.ModuleType("prm_jax")
+def _add_shared() -> None:
+  """Makes the modules of the package that workers import known to them."""
   folder = types.ModuleType("prm_jax.verifiers")
-  wire = types.ModuleType("prm_jax.verifiers.code_wire")
-  path = os.path.join(os.path.dirname(__file__), "code_wire.py")
-  exec(_program(path), vars(wire))
-  vars(folder)["code_wire"] = wire
-  for module in (package, folder, wire):
-    sys.modules[module.__name__] = module
+  sys.modules["prm_jax"] = types.ModuleType("prm_jax")
+  sys.modules[folder.__name__] = folder
+  for name in _SHARED:
+    module = types.ModuleType(f"{folder.__name__}.{name}")
+    path = os.path.join(os.path.dirname(__file__), f"{name}.py")
+    exec(_program(path), vars(module))
+    vars(folder)[name] = sys.modules[module.__name__] = module
 
 
 def _program(path: str) -> types.CodeType:
@@ -88,18 +92,14 @@ def _enter() -> None:
   if is_root and libc.unshare(spaces):
     # Root without rights, as in a container: another user may make its own. For
     # root the kernel has no limit of processes.
-    os.setgroups([])
-    os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    _change_user(libc)
     is_root = False
   if not is_root and os.geteuid() != 0 and not _has_spaces(libc, spaces):
     _raise("unshare")
   _fork(libc)
   _mount_all(libc)
   if is_root:
-    os.setgroups([])
-    os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    _change_user(libc)
   else:
     _drop_rights(libc)
   if libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
@@ -108,6 +108,20 @@ def _enter() -> None:
   libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
   # After the change of the user, which clears it.
   libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _change_user(libc: ctypes.CDLL) -> None:
+  """Makes root another user, whose the folder is then."""
+  user = _USERS + int.from_bytes(os.urandom(3))
+  try:
+    os.chown(".", user, -1)
+  except OSError:  # a container may have few users
+    user = _NOBODY
+    os.chown(".", user, -1)
+  os.setgroups([])
+  os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+  os.setresuid(user, user, user)
+  libc.prctl(_SET_DUMPABLE, 1, 0, 0, 0)  # or its own /proc/self is root's
 
 
 def _has_spaces(libc: ctypes.CDLL, spaces: int) -> bool:
@@ -140,7 +154,8 @@ def _fork(libc: ctypes.CDLL) -> None:
 
 def _mount_all(libc: ctypes.CDLL) -> None:
   """Makes a root in memory: the standard library, /tmp and /dev/null."""
-  root = os.getcwd().encode()
+  top = os.getcwd().encode()
+  root = top + b"/root"
 
   def mount(source: bytes, target: bytes, kind: bytes, flags: int, data=b""):
     if libc.mount(source, target, kind, ctypes.c_ulong(flags), data):
@@ -148,7 +163,8 @@ def _mount_all(libc: ctypes.CDLL) -> None:
 
   mount(b"none", b"/", b"", _REC | _PRIVATE)
   limits = f"size={_FILE_MIB}m,nr_inodes=512,mode=755".encode()
-  mount(b"tmpfs", root, b"tmpfs", _NOSUID | _NODEV, limits)
+  mount(b"tmpfs", top, b"tmpfs", _NOSUID | _NODEV, limits)
+  os.mkdir(root, 0o755)
   for path in _bound():
     target = root + path.encode()
     os.makedirs(target, 0o755, exist_ok=True)
@@ -162,9 +178,12 @@ def _mount_all(libc: ctypes.CDLL) -> None:
   os.mkdir(root + b"/dev", 0o755)
   os.close(os.open(root + b"/dev/null", os.O_CREAT | os.O_WRONLY, 0o666))
   mount(b"/dev/null", root + b"/dev/null", b"", _BIND)
-  os.chdir(root)
-  mount(root, b"/", b"", _MOVE)
+  os.chdir(top)
+  mount(top, b"/", b"", _MOVE)
   os.chroot(".")
+  # Below the root of its mounts: from there the kernel makes no namespace of
+  # users, in which the code would have rights again.
+  os.chroot("root")
   os.chdir("/tmp")
 
 

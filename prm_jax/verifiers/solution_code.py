@@ -34,7 +34,7 @@ from prm_jax import schema
 from prm_jax.verifiers import sandbox
 from prm_jax.verifiers.verdicts import Verdict
 
-VERSION = 1
+VERSION = 2
 # A longer code isn't run.
 MAX_CHARS = 100_000
 _HERE = pathlib.Path(__file__)
@@ -82,9 +82,11 @@ class Checker:
     if isinstance(tests, Verdict):
       return [tests] * num
     prompt = solution.extra.get("prompt", "")
-    codes, code = [], prompt if isinstance(prompt, str) else ""
+    if not isinstance(prompt, str):
+      return [Verdict(None, "its prompt isn't a text")] * num
+    codes, code = [], _line(prompt)
     for step in solution.steps:
-      code += _FENCE.sub("", step) + ("" if step.endswith("\n") else "\n")
+      code += _line(_FENCE.sub("", step))
       codes.append(code)
     if len(code) > MAX_CHARS:
       why = f"longer than {MAX_CHARS:,} characters: not run"
@@ -95,14 +97,20 @@ class Checker:
 
   def _ran(self, job: Any) -> dict[str, Any]:
     """Returns what the process of the tests finds, {} if it finds nothing."""
+    result = self._ran_once(job)
+    if result.get("is_lost"):  # an earlier solution may have done it
+      result = self._ran_once(job)
+    return result
+
+  def _ran_once(self, job: Any) -> dict[str, Any]:
     line = json.dumps(job).encode() + b"\n"
     limit_s = self._time_s * (len(job["codes"]) + 2) + _SPARE_S
     result: dict[str, Any] = {}
+    if self._process is None:
+      self._process = self._started()
     with contextlib.suppress(OSError, ValueError):
-      if self._process is None:
-        self._process = self._started()
       result = json.loads(_asked(self._process, line, limit_s))
-    if not result:
+    if not result or result["is_lost"]:
       self.__exit__()
     return result
 
@@ -151,6 +159,10 @@ def _asked(
   return found.partition(b"\n")[0]
 
 
+def _line(text: str) -> str:
+  return text if not text or text.endswith("\n") else f"{text}\n"
+
+
 def _tests_of(solution: schema.Solution) -> str | Verdict | None:
   """Returns the tests as one text, None without; a verdict if they are none."""
   extra = solution.extra
@@ -186,7 +198,8 @@ def _verdicts(
     return [right] * first + [Verdict(0, reason)] + [after] * (num - first - 1)
   if result["untold"] is None or not num:
     return [right] * num
-  return [right] * (num - 1) + [Verdict(None, result["untold"])]
+  cut = result.get("cut", num - 1)
+  return [right] * cut + [Verdict(None, result["untold"])] * (num - cut)
 
 
 def _reason(found: dict[str, Any], code: str) -> str:

@@ -13,31 +13,17 @@ from collections.abc import Callable
 import json
 import math
 import os
-import re
 import resource
-import select
 import sys
-import time
 from typing import Any
 
+from prm_jax.verifiers import asked_candidate
 from prm_jax.verifiers import code_wire
+from prm_jax.verifiers import tests_text
+from prm_jax.verifiers import unfinished_code
 
-_INCOMPLETE = 0x4000  # codeop's flag: unfinished code has an error of its own
-_GIVES = re.compile(
-  r"(?m)^(?:(?:async\s+)?def|class)\s+\w+|^(?:from|import)\s.*|^\w+\s*=[^=]"
-)
-_WORD = re.compile(r"\w+")
-_TESTS, FILE = "<tests>", "<solution>"
-_SPARE_S = 5.0  # for the process that ends a run
-_MOST_BYTES = 1 << 22
-
-
-class _Failed(Exception):
-  """The code has an error, which `args` describe."""
-
-
-class _Untold(BaseException):
-  """What the tests ask can't be told."""
+# Errors that end a loop of the tests as if it were done.
+_ENDINGS = ("StopIteration", "StopAsyncIteration", "GeneratorExit")
 
 
 def main(requests: str, replies: str, time_s: str) -> None:
@@ -62,8 +48,11 @@ def main(requests: str, replies: str, time_s: str) -> None:
         seconds = math.ceil(2 * float(time_s))
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         job = json.loads(line)
-        candidate = _Candidate(int(requests), int(replies), float(time_s))
+        candidate = asked_candidate.Candidate(
+          int(requests), int(replies), float(time_s)
+        )
         result = _judged(candidate, job["codes"], job["steps"], job["tests"])
+        result["is_lost"] = candidate.is_lost
         os.write(out, json.dumps(result).encode() + b"\n")
       finally:
         os._exit(0)
@@ -71,84 +60,29 @@ def main(requests: str, replies: str, time_s: str) -> None:
     os.write(out, b"{}\n")  # after the result, if there is one
 
 
-class _Candidate:
-  """The process of the code."""
-
-  def __init__(self, requests: int, replies: int, time_s: float):
-    self._requests, self._replies, self._time_s = requests, replies, time_s
-    self._run, self._rest = "", b""
-    self._deadline, self._is_dead = 0.0, False
-
-  def begin(self, code: str) -> dict[str, Any]:
-    """Returns the code's names, once it was run.
-
-    Raises:
-      _Failed: It has an error.
-    """
-    # Not to be guessed by an earlier run, which may leave replies behind.
-    self._run = os.urandom(12).hex()
-    self._is_dead = False
-    self._deadline = time.monotonic() + self._time_s + _SPARE_S
-    return self._asked("begin", code)
-
-  def call(self, name: str, args: Any, kwargs: Any) -> dict[str, Any]:
-    return self._asked("call", name, args, kwargs)
-
-  def end(self) -> None:
-    self._send("end")
-
-  def _send(self, *request: Any) -> None:
-    text = json.dumps([self._run, *request]).encode()
-    text = b"%08x%b" % (len(text), text)
-    while text:
-      text = text[os.write(self._requests, text) :]
-
-  def _asked(self, *request: Any) -> dict[str, Any]:
-    if self._is_dead:
-      raise _Failed(dict(died="its process ended"))
-    try:
-      self._send(*request)
-    except OSError:
-      raise _Failed(dict(died="its process ended")) from None
-    while (reply := self._reply()) is None:
-      pass  # of another run
-    self._is_dead = "died" in reply
-    if "error" in reply or self._is_dead:
-      raise _Failed(reply.get("error") or dict(died=str(reply["died"])))
-    if "untold" in reply:
-      raise _Untold(str(reply["untold"])[:200])
-    return reply
-
-  def _reply(self) -> dict[str, Any] | None:
-    """Returns the next reply, None if it isn't one to this run."""
-    while b"\n" not in self._rest:
-      left = self._deadline - time.monotonic()
-      ready = left > 0 and select.select([self._replies], [], [], left)[0]
-      more = os.read(self._replies, 1 << 16) if ready else b""
-      if not more or len(self._rest) > _MOST_BYTES:
-        raise _Failed(dict(died=f"no reply within {self._time_s:g} s"))
-      self._rest += more
-    line, _, self._rest = self._rest.partition(b"\n")
-    try:
-      run, reply = json.loads(line)
-      return dict(reply) if run == self._run else None
-    except (ValueError, TypeError, RecursionError):
-      return None
-
-
 # --- The first step that fails ------------------------------------------------
 
 
 def _judged(
-  candidate: _Candidate, codes: list[str], steps: list[str], tests: str | None
+  candidate: asked_candidate.Candidate,
+  codes: list[str],
+  steps: list[str],
+  text: str | None,
 ) -> dict[str, Any]:
   """Returns `first`, the first step that fails, or None, and `reason`.
 
-  `untold` says why the last step has no verdict.
+  `untold` says why the last step has no verdict, or all from `cut` on.
   """
-  if tests is not None and not isinstance(_state(tests), ast.Module):
-    return dict(first=None, reason="", untold="the tests aren't Python")
-  states = [_state(code) for code in codes]
+  tests = None
+  if text is not None:
+    tree = unfinished_code.state(text)
+    if not isinstance(tree, ast.Module):
+      return dict(first=None, reason="", untold="the tests aren't Python")
+    if (found := tests_text.OUTSIDE.search(text)) is not None:
+      why = f"the tests change or read what is outside the code: {found[0]}"
+      return dict(first=None, reason="", untold=why, cut=0)
+    tests = tests_text.Tests(text, tree)
+  states = [unfinished_code.state(code) for code in codes]
   last = len(codes) - 1
   # An error that a later line takes away is an unfinished line.
   wrong = last + 1
@@ -157,133 +91,101 @@ def _judged(
   if wrong > last and states[last] == "incomplete":
     states[last] = dict(kinds=["SyntaxError"], message="incomplete", line=None)
     wrong = last
-  late = {*_names(codes[last]), _UNFINISHED}
+  late = {*unfinished_code.names(codes[last]), unfinished_code.UNFINISHED}
   failure: dict[str, Any] | None = None
   untold = None
   if wrong > last:
     failure, untold = _outcome(candidate, codes[last], tests)
     if failure is None and untold is None:
       return dict(first=None, reason="", untold=None)
+    if missing := _missing(failure):
+      failure, untold = None, missing
   for k in range(min(wrong, last)):
     tree = states[k]
     if not isinstance(tree, ast.Module):
       continue
-    code = _so_far(codes[k], tree, steps[k + 1 :])
+    code = unfinished_code.so_far(codes[k], tree, steps[k + 1 :])
     if code and (found := _fails(candidate, code, tests, late)):
+      if missing := _missing(found):
+        return dict(first=None, reason="", untold=missing, cut=k)
       return dict(first=k, reason=found, untold=None)
   if wrong <= last:
     return dict(first=wrong, reason=states[wrong], untold=None)
   return dict(first=None if untold else last, reason=failure, untold=untold)
 
 
-def _state(code: str) -> Any:
-  """Returns a code's tree, "incomplete", or its error."""
-  try:
-    compile(code, FILE, "exec", _INCOMPLETE, dont_inherit=True)
-    return ast.parse(code)
-  except SyntaxError as e:
-    if e.msg == "incomplete input":
-      return "incomplete"
-    kinds = [x.__name__ for x in type(e).__mro__]
-    return dict(kinds=kinds, message=str(e.msg)[:300], line=e.lineno)
-  except (ValueError, RecursionError, MemoryError, OverflowError) as e:
-    kinds = [x.__name__ for x in type(e).__mro__]
-    return dict(kinds=kinds, message=str(e)[:300], line=None)
-
-
-def _names(code: str) -> set[str]:
-  """Returns the names that a code gives at its top, as far as a look tells."""
-  return {word for line in _GIVES.findall(code) for word in _WORD.findall(line)}
-
-
-def _so_far(code: str, tree: ast.Module, later: list[str]) -> str | None:
-  """Returns a code to run of which more follows; None if it isn't to be run.
-
-  It isn't if what follows is of a loop or a try: such a loop may not end yet. A
-  function of which more follows raises an error of a known name at its end.
-  """
-  lines = (x for step in later for x in step.splitlines())
-  following = next(
-    (x for x in lines if x.strip() and not x.strip().startswith("#")), ""
-  )
-  indent = len(following) - len(following.lstrip())
-  if re.match(r"(else|elif|except|finally)\b", following.lstrip()):
-    return None
-  ends: list[str] = []
-  block = tree.body
-  while block:
-    statement = block[-1]
-    inner = _last_block(statement)
-    if not inner or indent < inner[0].col_offset:
-      break
-    if isinstance(statement, _LOOPS):
-      return None
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-      first = code.split("\n")[inner[0].lineno - 1]
-      blank = first[: len(first) - len(first.lstrip())]
-      ends.append(f"{blank}{_UNFINISHED}\n")
-    block = inner
-  return code + "".join(reversed(ends))
-
-
-_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.Try)
-# It stands for no name, so that its use is an error.
-_UNFINISHED = "__prm_jax_unfinished"
-
-
-def _last_block(statement: ast.stmt) -> list[ast.stmt]:
-  """Returns the statements of a statement that end it, [] if it has none."""
-  blocks = [getattr(statement, x, None) for x in ("body", "orelse")]
-  blocks += [x.body for x in getattr(statement, "handlers", [])]
-  blocks += [x.body for x in getattr(statement, "cases", [])]
-  blocks.append(getattr(statement, "finalbody", None))
-  return next((x for x in reversed(blocks) if isinstance(x, list) and x), [])
-
-
 # --- Runs ---------------------------------------------------------------------
 
 
 def _outcome(
-  candidate: _Candidate, code: str, tests: str | None
+  candidate: asked_candidate.Candidate,
+  code: str,
+  tests: tests_text.Tests | None,
 ) -> tuple[Any, str | None]:
   """Returns how the whole code fails, None if it doesn't; or why it isn't told."""
+  world = None
   try:
     names = candidate.begin(code)
     if tests is None:
       return None, "there are no tests"
-    exec(_compiled(tests, in_part=False), _world(candidate, names))
-    return None, None
-  except _Failed as e:
+    world = _World(candidate, names, tests)
+    exec(tests.compiled(in_part=False), world.names)
+  except asked_candidate.Failed as e:
     return e.args[0], None
-  except _Untold as e:
+  except asked_candidate.Untold as e:
     return None, f"the tests can't be run on it: {e}"
   except BaseException as e:
     described = getattr(e, "prm_jax_described", None)
     if described is not None:
       return described, None
-    return _in_tests(e, tests or "")
+    assert tests is not None
+    return _in_tests(e, tests.text, world.hidden if world else set())
   finally:
     candidate.end()
+  if candidate.died is not None:  # which the tests didn't mind
+    return candidate.died, None
+  if candidate.ended_loops:
+    return None, "the code raises what ends a loop of the tests"
+  if not candidate.num_calls and not world.values & tests.used_at_top:
+    return None, "the tests ask nothing of the code"
+  return None, None
 
 
-def _in_tests(error: BaseException, tests: str) -> tuple[Any, str | None]:
-  """Returns what the tests say: that an assertion of theirs fails, or another."""
+def _in_tests(
+  error: BaseException, tests: str, hidden: set[str]
+) -> tuple[Any, str | None]:
+  """Returns what the tests say: that an assertion of theirs fails, or another.
+
+  Args:
+    error: Their error.
+    tests: The tests.
+    hidden: The code's names that they don't have.
+  """
   line, trace = 0, error.__traceback__
   while trace is not None:
-    if trace.tb_frame.f_code.co_filename == _TESTS:
+    if trace.tb_frame.f_code.co_filename == tests_text.FILE:
       line = trace.tb_lineno
     trace = trace.tb_next
   lines = tests.splitlines()
   text = lines[line - 1].strip()[:200] if 0 < line <= len(lines) else ""
   if isinstance(error, AssertionError):
     return dict(test=text), None
+  said = f"{text} raises {type(error).__name__}"
+  is_hidden = isinstance(error, NameError) and error.name in hidden
+  catches_code = isinstance(error, TypeError) and "catching" in str(error)
+  is_own = isinstance(error, ImportError | SystemExit)
+  if is_hidden or catches_code or is_own:
+    return None, f"the tests can't be run on it: {said}"
   # An error in comparing what the code returns is the code's; one with no such
   # value is the tests' own, and can't be told from it.
-  return dict(test=f"{text} raises {type(error).__name__}"), None
+  return dict(test=said), None
 
 
 def _fails(
-  candidate: _Candidate, code: str, tests: str | None, late: set[str]
+  candidate: asked_candidate.Candidate,
+  code: str,
+  tests: tests_text.Tests | None,
+  late: set[str],
 ) -> Any:
   """Returns the error of an unfinished code, None without one.
 
@@ -292,40 +194,29 @@ def _fails(
   try:
     names = candidate.begin(code)
     if tests is not None:
-      exec(_compiled(tests, in_part=True), _world(candidate, names))
-  except _Failed as e:
+      world = _World(candidate, names, tests)
+      exec(tests.compiled(in_part=True), world.names)
+  except asked_candidate.Failed as e:
     return _real(e.args[0], late)
   except BaseException as e:
-    described = getattr(e, "prm_jax_described", None)
-    return _real(described, late)
+    return _real(getattr(e, "prm_jax_described", None), late)
   finally:
     candidate.end()
-  return None
+  return candidate.died
 
 
 def _real(described: Any, late: set[str]) -> Any:
   """Returns an error, None if it is that a later line isn't there yet."""
-  if described is None:
+  is_late = described is not None and described.get("name") in late
+  return None if is_late else described
+
+
+def _missing(described: Any) -> str | None:
+  """Returns that a module isn't there which may be elsewhere, None if so."""
+  module = str((described or {}).get("module") or "").partition(".")[0]
+  if not module or module in sys.stdlib_module_names:
     return None
-  is_name = "NameError" in described.get("kinds", ())
-  return None if is_name and described.get("name") in late else described
-
-
-def _compiled(tests: str, *, in_part: bool) -> Any:
-  tree = ast.parse(tests, _TESTS)
-  if in_part:
-    tree = ast.fix_missing_locations(_Tolerant().visit(tree))
-  return compile(tree, _TESTS, "exec", dont_inherit=True)
-
-
-class _Tolerant(ast.NodeTransformer):
-  """Makes each assertion one whose failure isn't minded."""
-
-  def visit_Assert(self, node: ast.Assert) -> ast.AST:
-    look = ast.Name("__prm_jax_look", ast.Load())
-    nothing = ast.arguments([], [], None, [], [], None, [])
-    asked = ast.Lambda(nothing, node.test)
-    return ast.copy_location(ast.Expr(ast.Call(look, [asked], [])), node)
+  return f"no module {module[:100]!r} in the sandbox"
 
 
 def _look(ask: Callable[[], Any]) -> None:
@@ -333,62 +224,129 @@ def _look(ask: Callable[[], Any]) -> None:
   try:
     ask()
   except Exception as e:
-    if isinstance(e, _Failed) or hasattr(e, "prm_jax_described"):
+    if hasattr(e, "prm_jax_described"):
       raise
 
 
-def _world(candidate: _Candidate, names: dict[str, Any]) -> dict[str, Any]:
-  """Returns the names that the tests have."""
-  world = {k: code_wire.decoded(v) for k, v in names["values"].items()}
-  for name in names["functions"]:
-    world[name] = _proxy(candidate, str(name))
-  world["__prm_jax_look"] = _look
-  world["__name__"] = "tests"
-  return world
+class _World:
+  """What the tests have.
 
+  Attributes:
+    names: Their names: those of the code's functions ask its process.
+    values: Those of them that are values of the code's.
+    hidden: The code's names that can't be handed over.
+  """
 
-def _proxy(candidate: _Candidate, name: str) -> Callable[..., Any]:
-  """Returns a function that asks the code's process."""
+  def __init__(
+    self,
+    candidate: asked_candidate.Candidate,
+    reply: dict[str, Any],
+    tests: tests_text.Tests,
+  ):
+    self._candidate = candidate
+    self.names: dict[str, Any] = {}
+    for name in map(str, reply["functions"]):
+      self.names[name] = _Function(self, name)
+    for name, value in reply["values"].items():
+      self.names[name] = code_wire.decoded(value)
+    self.hidden = set(map(str, reply["others"]))
+    for name in [x for x in self.names if x.startswith("__")]:
+      del self.names[name]
+    # With functions of Python's own names the code could answer for what the
+    # tests compare with. They are given only if the tests use no other of it.
+    used = tests.used & self.names.keys()
+    own = {x for x in used if hasattr(builtins, x)}
+    if len(own) > 1 and own == used:
+      raise asked_candidate.Untold(
+        f"it defines {' and '.join(sorted(own))} anew"
+      )
+    for name in own if own != used else ():
+      del self.names[name]
+    self.values = self.names.keys() & reply["values"].keys()
+    self._watched = sorted(tests.used & self.values)
+    self.names[tests_text.LOOK] = _look
+    self.names["__name__"] = "tests"
 
-  def call(*args: Any, **kwargs: Any) -> Any:
-    given = list(args)
+  def called(self, name: str, args: Any, kwargs: Any) -> Any:
+    """Returns what a function of the code returns, and does what it does."""
+    given = [*args, *kwargs.values()]
+    places = [id(x) for x in given if isinstance(x, list | dict | set)]
+    if len({*places}) < len(places):
+      raise asked_candidate.Untold(f"{name} is given one value twice")
     try:
-      asked = code_wire.encoded(given), code_wire.encoded(kwargs)
+      asked = code_wire.encoded([*args]), code_wire.encoded(kwargs)
     except code_wire.UntoldError as e:
-      raise _Untold(f"{name} is given a value of type {e}") from None
-    try:
-      reply = candidate.call(name, *asked)
-    except _Failed as e:
-      raise _as_raised(e.args[0]) from None
+      raise asked_candidate.Untold(
+        f"{name} is given a value of type {e}"
+      ) from None
+    reply = self._candidate.call(name, *asked, self._watched)
+    self._print(str(reply["printed"]))
+    self._take(reply)
+    if "error" in reply:
+      error = _as_raised(reply["error"])
+      self._candidate.ended_loops |= type(error).__name__ in _ENDINGS
+      raise error
     value = code_wire.decoded(reply["value"])
-    for old, new in zip(args, code_wire.decoded(reply["after"])):
-      _update(old, new)
+    if reply["after"] is not None:
+      after, named = code_wire.decoded(reply["after"])
+      for old, new in zip(given, [*after, *named.values()]):
+        _updated(old, new)
     return value
 
-  call.__name__ = name
-  return call
+  def _print(self, text: str) -> None:
+    if sys.stdout is not sys.__stdout__:
+      sys.stdout.write(text)
+
+  def _take(self, reply: dict[str, Any]) -> None:
+    """Takes what values of the code's are now."""
+    for name in self._watched:
+      if name in reply["values"]:
+        new = code_wire.decoded(reply["values"][name])
+        self.names[name] = _updated(self.names.get(name), new)
+      else:
+        self.names.pop(name, None)
+        self.hidden.add(name)
+
+
+class _Function:
+  """A function of the code's, of which the tests can only ask its value."""
+
+  def __init__(self, world: _World, name: str):
+    self._world, self.__name__ = world, name
+
+  def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    return self._world.called(self.__name__, args, kwargs)
+
+  def __getattr__(self, attribute: str) -> Any:
+    raise asked_candidate.Untold(f"they ask for {self.__name__}.{attribute}")
+
+  def __instancecheck__(self, value: Any) -> bool:
+    raise asked_candidate.Untold(f"they ask what is a {self.__name__}")
 
 
 def _as_raised(described: dict[str, Any]) -> BaseException:
   """Returns the error as the tests may expect it: of its own type."""
   for kind in described.get("kinds", ()):
     made = getattr(builtins, kind, None)
-    if isinstance(made, type) and issubclass(made, Exception):
+    if isinstance(made, type) and issubclass(made, BaseException):
       try:
         error = made(described.get("message", ""))
       except TypeError:  # UnicodeDecodeError has other arguments
         continue
       error.prm_jax_described = described  # type: ignore[attr-defined]
       return error
-  return _Failed(described)
+  return asked_candidate.Failed(described)
 
 
-def _update(old: Any, new: Any) -> None:
-  """Makes an argument what the function made of it."""
-  if old == new or type(old) is not type(new):
-    return
+def _updated(old: Any, new: Any) -> Any:
+  """Returns a new value, as the old one if that can be changed into it."""
+  if type(old) is not type(new):
+    return new
   if isinstance(old, list):
     old[:] = new
   elif isinstance(old, dict | set):
     old.clear()
     old.update(new)
+  else:
+    return new
+  return old

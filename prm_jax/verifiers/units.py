@@ -46,9 +46,11 @@ _TABLE: dict[str, dict[str, str]] = dict(
 _FACTORS = {
   "%": "1/100",
   "dozen": "12",
+  "hundred": "100",
   "thousand": "1000",
   "million": "1000000",
   "billion": "1000000000",
+  "trillion": "1000000000000",
 }
 _SPELLINGS = {
   name: unit
@@ -66,9 +68,11 @@ _SPELLINGS = {
     lb="lbs",
     mi="miles",
     dozen="dozen dozens",
+    hundred="hundred",
     thousand="thousand",
     million="million",
     billion="billion",
+    trillion="trillion",
   ).items()
   for name in names.split()
 }

@@ -95,6 +95,23 @@ def test_a_function_that_is_none_is_refused(function, words, tmp_path):
   assert not (tmp_path / "out.jsonl").exists()
 
 
+def test_an_error_says_at_which_solution(tmp_path):
+  text = "def f(solution):\n  raise ValueError('no')"
+  (tmp_path / "own.py").write_text(text)
+  with pytest.raises(
+    errors.InputError, match=r"solution 's': .*ValueError: no"
+  ):
+    _run(f"{tmp_path}/own.py:f", tmp_path)
+
+
+@pytest.mark.parametrize(
+  "limit", [dict(time_s=1e300), dict(time_s=86_401.0), dict(memory_mib=31)]
+)
+def test_limits_that_no_clock_or_process_can_keep_are_refused(limit):
+  with pytest.raises(errors.InputError, match=f"{next(iter(limit))}="):
+    label_verify.LabelVerify("code", **limit)
+
+
 @pytest.mark.parametrize("name", ["arithmetics", "no such", "a.py", ""])
 def test_another_name_is_refused(name):
   with pytest.raises(errors.InputError, match=r"arithmetic|FILE\.py:FUNCTION"):

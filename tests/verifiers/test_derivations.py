@@ -80,6 +80,29 @@ def test_a_step_that_is_no_formula_is_not_told(step, reason):
 
 @needs_z3
 @pytest.mark.parametrize(
+  "step",
+  [
+    *("It is false that: p or not p", "Not: p", "exists x: x > 0", "If p: q"),
+    *("Assume: q", "for all x: x < x + 1", "Contradiction: p and not p"),
+  ],
+)
+def test_words_that_change_what_a_formula_says_are_not_read_past(step):
+  (verdict,) = _verify(["p -> q"], step)
+  assert verdict.label is None, verdict
+
+
+@needs_z3
+def test_a_reason_does_not_depend_on_what_was_verified_before():
+  premises = ["-2*x + 3*y + z < 4 or p", "q -> x + y + 2*z = 7", "p -> z != y"]
+  (first,) = _verify(premises, "q and 3*x < y + z")
+  for i in range(20):
+    names = " + ".join(f"{k + 1}*{x}" for k, x in enumerate("zyx"))
+    _verify([f"{names} < {i} or q", "p -> x > 3 * y"], "x > y + z", "q <-> p")
+  assert _verify(premises, "q and 3*x < y + z") == [first]
+
+
+@needs_z3
+@pytest.mark.parametrize(
   "premises, reason",
   [
     (["p", "not p"], "contradict each other"),

@@ -36,6 +36,7 @@ HOLD = (
   *("$9 + $10 = $19 per day", "90 + 90 miles = 180 miles"),
   # What is counted.
   *("5 apples * $2 = $10", "3 apples + 2 oranges = 5 fruits"),
+  *("5 \N{MINUS SIGN} 3 = 2", "2 hundred + 5 = 205", "10/3 ~= 3"),
   *("20 guests * $18/guest = $360", "1000 members * 3 posts/member = 3000"),
 )
 FALSE = (
@@ -65,6 +66,17 @@ UNTOLD = (
   *("12 / 1/4 = 48", "2^3^2 = 512", "50 + 20% = 60", "sqrt(16) = 4"),
   *("2 hours * 60 = 120 minutes", "5 hours * $10 = $50", "5 m = 5 kg"),
   *("7:50 + 30 = 8:20", "45 * 0,2 = 9", "4m = 32", "250 * 12 = 3 000"),
+  # Words that make another number of one.
+  *("3 squared + 4 squared = 25", "2 thirds * 9 = 6", "3 halves + 1 = 4"),
+  *("6 times 2 + 3 = 15", "10 divided by 2 + 1 = 6", "log 100 + 1 = 3"),
+  *(
+    "3 more than 4 + 2 = 9",
+    "the square root of 16 + 1 = 5",
+    "2 + 3 = 5 cubed",
+  ),
+  *("twice 4 + 1 = 9", r"7 + 5 = 2 \pmod{10}", "7 + 5 = 2 (mod 10)"),
+  *("5-10 minutes = 5 minutes", "pages 10-20 = 10 pages", "A1 + 2 = 3"),
+  r"\mathbf{3} + 4 = 8",
   *("3 + 4 = 7 * 2", "1/0 = 5"),
 )
 
@@ -86,6 +98,18 @@ def test_what_does_not_hold_is_wrong_and_the_reason_quotes_it(step):
 def test_what_has_no_certain_reading_has_no_label(step):
   verdict = equations.verify_step(step)
   assert verdict.label is None and verdict.reason, verdict
+
+
+@pytest.mark.parametrize(
+  "step",
+  [
+    *("Then 0 = 5, a contradiction.", "1 = 2 is false", "not 3 + 4 = 8"),
+    *("Is 3 + 4 = 8? No.", "1 + 1 = 10 in binary", "so 2 = 3, impossible"),
+    *("17 / 5 = 3 with 2 left", "17 / 5 = 3 R 2"),
+  ],
+)
+def test_what_is_said_not_to_hold_is_not_found_wrong(step):
+  assert equations.verify_step(step).label is None
 
 
 def test_a_run_on_chain_is_judged_but_for_where_it_goes_on():

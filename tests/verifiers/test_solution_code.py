@@ -1,3 +1,4 @@
+import contextlib
 import gzip
 import json
 import os
@@ -28,6 +29,13 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def checker():
   with solution_code.Checker(time_s=0.7, memory_mib=256) as checker:
+    yield checker
+
+
+@pytest.fixture(scope="module")
+def patient_checker():
+  """For what takes some time on a busy machine."""
+  with solution_code.Checker(time_s=6, memory_mib=256) as checker:
     yield checker
 
 
@@ -239,7 +247,7 @@ def f(x):
   assert not path.exists()
 
 
-def test_limits_hold_inside(checker):
+def test_limits_hold_inside(patient_checker):
   code = """
 import os, time
 def most(do, error, bound):
@@ -264,7 +272,167 @@ assert most(lambda i: open(f"/tmp/{i}", "w").close(), OSError, 5000) < 1000
 def f(x):
   return x + 1
 """
-  labels, reasons = _labels(checker, code)
+  labels, reasons = _labels(patient_checker, code)
+  assert labels == [1], reasons
+
+
+@pytest.mark.parametrize(
+  "code, tests",
+  [
+    ("n = 0\ndef f():\n  global n\n  n += 1", "f()\nassert n == 1"),
+    ("log = []\ndef f(x):\n  log.append(x)", "f(3)\nassert log == [3]"),
+    (
+      "log = []\ndef f(x):\n  log.append(x)\n  return 1 / x",
+      "try:\n  f(0)\nexcept ZeroDivisionError: pass\nassert log == [0]",
+    ),
+    ("def f(x):\n  x.append(1)", "a = []\nf(x=a)\nassert a == [1]"),
+    (
+      "print('at first')\ndef f():\n  print('hi')",
+      "import contextlib, io\nb = io.StringIO()\n"
+      "with contextlib.redirect_stdout(b): f()\nassert b.getvalue() == 'hi\\n'",
+    ),
+    (
+      "import sys\ndef f():\n  sys.exit(2)",
+      "try:\n  f()\n  assert False\nexcept SystemExit: pass",
+    ),
+    ("table = [0] * 10**6\ndef f(x):\n  return x", "assert f(1) == 1"),
+    ("def f(x):\n  return x", "x = [*range(90_000)]\nassert f(x) == x"),
+    ("def sum(a, b):\n  return a + b", "assert sum(1, 2) == 3"),
+  ],
+)
+def test_tests_see_what_they_would_in_one_process(code, tests, patient_checker):
+  assert _labels(patient_checker, code, tests=tests) == (
+    *([1], ["the whole code passes the tests"]),
+  )
+
+
+_LOOKS = (
+  "assert abs(f(1) - 2) < 1e-6",
+  "try:\n  f(1)\nexcept {}: pass\nelse: 1/0",
+)
+
+
+@pytest.mark.parametrize(
+  "code, tests",
+  [
+    ("def f(x):\n  return 9\ndef abs(x):\n  return 0", _LOOKS[0]),
+    ("import os\ndef f(x):\n  os._exit(0)", _LOOKS[1].format("Exception")),
+    ("import os\ndef f(x):\n  os._exit(0)", _LOOKS[1].format("BaseException")),
+    ("def f(x):\n  while True: pass", _LOOKS[1].format("Exception")),
+    ("def f(x):\n  import os\n  os.kill(os.getpid(), 40)", "f(1)"),
+  ],
+)
+def test_what_only_looks_like_passing_fails(code, tests, checker):
+  labels, reasons = _labels(checker, code, tests=tests)
+  assert labels == [0], reasons
+
+
+@pytest.mark.parametrize(
+  "code, tests, why",
+  [
+    ("class E(Exception): pass\ndef f():\n  raise E", "try: f()\nexcept E: 1", "E"),
+    ("class E: pass\ndef f():\n  return 1", "assert isinstance(f(), E)", "E"),
+    ("class E:\n  RED = 1", "assert E.RED == 1", "E.RED"),
+    ("import math\nf = math.sqrt", "assert math.isclose(f(4), 2)", "NameError"),
+    ("def f():\n  return input()", "from unittest import mock\nf()", "mock"),
+    ("def f():\n  return open('t').read()", "open('t', 'w')\nf()", "open"),
+    ("def f(): pass", "from solution import f\nf()", "ModuleNotFoundError"),
+    ("def f(a, b):\n  a.append(1)", "a = []\nf(a, a)\nassert a", "twice"),
+    ("def sum(x): 1\ndef abs(x): 1", "assert abs(sum([1])) == 1", "abs and sum"),
+    ("cur = None\ndef f():\n  global cur\n  cur = f", "f()\nassert cur", "cur"),
+    (
+      "def f(x):\n  raise StopIteration",
+      "assert all(map(lambda x: f(x) == 1, [1, 2]))",
+      "ends a loop",
+    ),
+    # Tests that nothing runs.
+    ("def f(x): return 1", "def test():\n  assert f(1) == 2", "ask nothing"),
+    ("def f(x): return 1", "if __name__ == '__main__': f(1)", "ask nothing"),
+    (
+      "def f(x): return 1",
+      "import unittest\nclass T(unittest.TestCase):\n  def test(self):\n    f(1)",
+      "ask nothing",
+    ),
+  ],
+)  # fmt: skip
+def test_tests_that_need_more_than_values_are_not_told(
+  code, tests, why, checker
+):
+  labels, reasons = _labels(checker, code, tests=tests)
+  assert labels == [None] and why in reasons[0], reasons
+
+
+def test_a_module_that_is_not_here_is_no_error_but_nothing_is_told(checker):
+  rest = ("def f(x):", "  return x + 1")
+  labels, reasons = _labels(checker, "import os", "import numpy.linalg", *rest)
+  assert labels == [1, None, None, None] and "'numpy'" in reasons[1]
+  assert _labels(checker, "import os.zzz", *rest)[0] == [0, 0, 0]
+  assert _labels(checker, "from math import zzz", *rest)[0] == [0, 0, 0]
+
+
+def test_a_prompt_is_lines_and_a_text(checker):
+  steps = ("  y = x", "  return y + 1")
+  assert _labels(checker, *steps, prompt="def f(x):")[0] == [1, 1]
+  labels, reasons = _labels(checker, *steps, prompt=["def f(x):"])
+  assert labels == [None, None] and "prompt" in reasons[0]
+
+
+def test_an_error_that_a_later_function_takes_away_is_none(checker):
+  steps = (
+    "def f(x):",
+    "  try:\n    return g(x)\n  except Exception:\n    raise ValueError('bad')",
+    "def g(x):",
+    "  return x + 2",
+  )
+  assert _labels(checker, *steps)[0] == [1, 1, 1, 0]
+
+
+def test_a_run_finds_no_file_of_the_one_before(checker):
+  steps = ("import os", "os.mkdir('a')", "def f(x):", "  return x + 2")
+  assert _labels(checker, *steps)[0] == [1, 1, 1, 0]
+
+
+def test_many_at_a_time_have_processes_each():
+  with contextlib.ExitStack() as stack:
+    for _ in range(8):
+      checker = stack.enter_context(solution_code.Checker(time_s=2))
+      labels, reasons = _labels(checker, "def f(x):\n  return x + 1")
+      assert labels == [1], reasons
+
+
+_ALL_FDS = "import os\nfor fd in range(64):\n  try: {}\n  except OSError: pass"
+_LEAVES = dict(
+  half_a_line=_ALL_FDS.format("os.write(fd, b'x')"),
+  not_blocking=_ALL_FDS.format("os.set_blocking(fd, False)"),
+  interrupt="import os, signal\nos.kill(1, signal.SIGINT)",
+  nice="import os\nos.setpriority(os.PRIO_PROCESS, 1, 19)",
+  full="for i in range(16): open(f'/tmp/{i}', 'wb').write(b'x' * 10**6)",
+  deep="import os\nfor i in range(400):\n  os.mkdir('d' * 200)\n  os.chdir('d' * 200)\nos.chmod('/tmp/' + 'd' * 200, 0)",
+  **{
+    name: f"import resource as r\nr.prlimit(1, r.RLIMIT_{name}, ({most}, {most}))"
+    for name, most in dict(AS=30 << 20, NPROC=1, NOFILE=1, FSIZE=1).items()
+  },
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _LEAVES)
+def test_what_code_leaves_behind_does_not_harm_the_next(name):
+  honest = (
+    "x = [0] * 4_000_000",
+    "assert __import__('os').listdir('/tmp') == []",
+    "open('/tmp/a', 'wb').write(bytes(2_000_000))",
+    "def f(n):\n  return 'a' * n",
+  )
+  tests = "assert f(200_000) == 'a' * 200_000"
+  with solution_code.Checker(time_s=2, memory_mib=256) as checker:
+    _labels(checker, _LEAVES[name] + HARMLESS_END)
+    labels, reasons = _labels(checker, *honest, tests=tests)
+  assert labels == [1, 1, 1, 1], reasons
+
+
+def test_code_gets_no_rights_by_a_namespace_of_its_own(checker):
+  code = "import ctypes\nassert ctypes.CDLL(None).unshare(0x10000000)\nf = abs"
+  labels, reasons = _labels(checker, code, tests="assert f(-1) == 1")
   assert labels == [1], reasons
 
 
