@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 # Where a solution's extra holds what the verifier said: `verifier`, `version`,
 # and `labels` and `reasons`, one of each step by itself.
 VERIFIED = "verified"
-NAMES = ("arithmetic", "code", "logic", "coq")
+NAMES = ("arithmetic", "code", "logic", "coq", "lean")
 
 
 def _untold(found: Sequence[verdicts.Verdict]) -> None:
@@ -59,11 +59,13 @@ class LabelVerify(verbs.Verb):
     verifier: What checks steps: arithmetic (every equation), code (Python, by
       the tests in the record), logic (formulas, by the premises in the record;
       it needs the extra logic), coq (a proof of the theorem that is the
-      problem; it needs the program coqtop), or a function of your own,
-      FILE.py:FUNCTION or MODULE:FUNCTION, which takes a Solution and returns a
-      Verdict for each step; docs/verifiers.md says what each checks.
+      problem; it needs the program coqtop), lean (the same by the program repl,
+      without a sandbox; written from its documentation and not run), or a
+      function of your own, FILE.py:FUNCTION or MODULE:FUNCTION, which takes a
+      Solution and returns a Verdict for each step; docs/verifiers.md says what
+      each checks.
     time_s: The longest that the code up to a step may run, that the solver of
-      logic may take for one, or Coq for a sentence, in seconds.
+      logic or Lean may take for one, or Coq for a sentence, in seconds.
     memory_mib: The most memory of a process of code, of the solver, or of Coq
       beside its libraries, in MiB.
     unsafe_code: Run code and proofs also where the kernel allows no sandbox:
@@ -175,6 +177,17 @@ class LabelVerify(verbs.Verb):
       identity |= dict(version=coq_proofs.VERSION, coq=coqtop.version, **limits)
       verify = functools.partial(coq_proofs.verify, coqtop=coqtop, **limits)
       yield _Opened(verify, identity, coq_proofs.outcome)
+    elif self.verifier == "lean":
+      from prm_jax.verifiers import lean_proofs
+
+      program = lean_proofs.installed(unsafe=self.unsafe_code)
+      identity |= dict(version=lean_proofs.VERSION, time_s=self.time_s)
+      yield _Opened(
+        functools.partial(
+          lean_proofs.verify, program=program, time_s=self.time_s
+        ),
+        identity,
+      )
     else:
       name = user_functions.parse(self.verifier)
       assert name is not None  # or it would have been refused

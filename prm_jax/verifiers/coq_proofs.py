@@ -24,7 +24,7 @@ import re
 from prm_jax import schema
 from prm_jax.verifiers import coq_sentences
 from prm_jax.verifiers import coq_session
-from prm_jax.verifiers.coq_session import UntoldError
+from prm_jax.verifiers.asked_program import UntoldError
 from prm_jax.verifiers.verdicts import Verdict
 
 VERSION = 1

@@ -13,13 +13,13 @@ import functools
 import os
 import pathlib
 import re
-import select
 import shutil
 import subprocess
-import time
 
 from prm_jax import errors
+from prm_jax.verifiers import asked_program
 from prm_jax.verifiers import sandbox
+from prm_jax.verifiers.asked_program import UntoldError
 
 # Every prompt's name: of no proof it is Coq.
 ANY_NAME = r"[^<>|\s]+"
@@ -30,7 +30,7 @@ _OCAML = "/etc/ocamlfind.conf"
 # The longest that its start, or a sentence of whom we trust, may take.
 START_S = 60.0
 # What Coq's own libraries take of the address space, and more.
-_OWN_MIB, _MOST_BYTES = 1_024, 1 << 20
+_OWN_MIB = 1_024
 _ASIDE = re.compile(r"<(infomsg|warning)>.*?</\1>", re.S)
 
 
@@ -71,10 +71,6 @@ def installed() -> Coqtop:
   return Coqtop(program, " ".join(said[0].split()), tuple(sorted(readable)))
 
 
-class UntoldError(Exception):
-  """There is no answer, or one that says nothing of the sentence."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Reply:
   """What coqtop says after a sentence.
@@ -100,10 +96,8 @@ class Session:
       process: The coqtop.
       time_s: The longest that it may take for a sentence, in seconds.
     """
-    assert process.stdin is not None and process.stdout is not None
-    self._in, self._out = process.stdin.fileno(), process.stdout.fileno()
-    os.set_blocking(self._in, False)
-    self._read, self._time_s = b"", time_s
+    self._program = asked_program.AskedProgram(process, "Coq")
+    self._time_s = time_s
     self._state = int(self._exchanged(b"", ANY_NAME, START_S)[1][2])
 
   def ask(
@@ -138,26 +132,7 @@ class Session:
     prompt = re.compile(
       rf"<prompt>({names}) < (\d+) \|[^<>\n]*\| \d+ < </prompt>".encode()
     )
-    deadline = time.monotonic() + limit_s
-    while not (found := prompt.search(self._read)):
-      left_s = max(0.0, deadline - time.monotonic())
-      writes = [self._in] if data else []
-      reads, writes, _ = select.select([self._out], writes, [], left_s)
-      if not reads and not writes:
-        raise UntoldError(f"not decided within {limit_s:g} s")
-      try:
-        if writes:
-          data = data[os.write(self._in, data) :]
-        more = os.read(self._out, 1 << 16) if reads else None
-      except OSError:  # it has ended
-        more = b""
-      if more == b"":
-        raise UntoldError(f"Coq ended: {_last_line(self._read)}")
-      self._read += more or b""
-      if len(self._read) > _MOST_BYTES:
-        raise UntoldError("Coq said more than 1 MiB")
-    said, self._read = self._read[: found.start()], self._read[found.end() :]
-    return said, found
+    return self._program.exchange(data, prompt, limit_s)
 
 
 @contextlib.contextmanager
@@ -184,12 +159,6 @@ def started(
     readable=coqtop.readable,
   ) as process:
     yield Session(process, time_s)
-
-
-def _last_line(said: bytes) -> str:
-  lines = said.decode(errors="replace").split("\n")
-  lines = [x.strip() for x in lines if x.strip()]
-  return lines[-1][-200:] if lines else "it may need more memory"
 
 
 def _said_by(program: str, argument: str) -> str:
