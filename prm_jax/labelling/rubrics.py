@@ -123,8 +123,7 @@ class Rubric:
     found, is_wrong = [], False
     for k, values in enumerate(zip(*rows, strict=True)):
       is_wrong = is_wrong or any(x[k] < schema.THRESHOLD for x in fatal)
-      mean = sum(w * x for w, x in zip(weights, values)) / sum(weights)
-      found.append(0.0 if is_wrong else mean)
+      found.append(0.0 if is_wrong else judge_prompts.mean(values, weights))
     return tuple(found)
 
 
@@ -345,6 +344,18 @@ def _score(text: str) -> float | str:
 # --- What was graded --------------------------------------------------------
 
 
+def graded_by(solution: schema.Solution) -> list[str]:
+  """Returns the names of what a solution was graded by, with OVERALL.
+
+  Args:
+    solution: A solution that a judge with a rubric labels.
+
+  Raises:
+    InputError: Its grades have another form.
+  """
+  return [*_principles(solution)]
+
+
 def of_principle(
   solution: schema.Solution, name: str
 ) -> schema.Solution | None:
@@ -361,13 +372,9 @@ def of_principle(
     InputError: The rubric has no such principle, or the grades aren't one for
       each step.
   """
-  graded = solution.extra.get(judge_prompts.GRADED)
-  if graded is None:
+  if solution.extra.get(judge_prompts.GRADED) is None:
     return None
-  where = f"solution {solution.id!r}: {judge_prompts.GRADED}"
-  principles = graded.get("principles") if isinstance(graded, dict) else None
-  if not isinstance(principles, dict):
-    raise errors.InputError(f"{where}: holds no principles; label it again")
+  principles, where = _principles(solution), _where(solution)
   if name not in principles:
     raise errors.InputError(
       f"{where}: no principle {name[:60]!r}; there are {', '.join(principles)}"
@@ -380,3 +387,18 @@ def of_principle(
       " label the solution again"
     )
   return dataclasses.replace(solution, labels=tuple(labels), ratings=None)
+
+
+def _principles(solution: schema.Solution) -> Mapping[str, Any]:
+  """Returns the grades of a graded solution by the name of a principle."""
+  graded = solution.extra[judge_prompts.GRADED]
+  principles = graded.get("principles") if isinstance(graded, dict) else None
+  if not isinstance(principles, dict):
+    raise errors.InputError(
+      f"{_where(solution)}: holds no principles; label it again"
+    )
+  return principles
+
+
+def _where(solution: schema.Solution) -> str:
+  return f"solution {solution.id!r}: {judge_prompts.GRADED}"

@@ -1,6 +1,7 @@
 """A rubric is data; its grades are read to the letter, or not at all."""
 
 import dataclasses
+import itertools
 import json
 import pathlib
 
@@ -60,6 +61,27 @@ def test_weights_of_0_count_for_nothing_but_errors():
   rubric = rubrics.Rubric((dataclasses.replace(SUMS, weight=0), STYLE))
   scores = dict(sums=(0.6, 0.4), style=(0.25, 1.0))
   assert rubric.labels(scores) == (0.25, 0)
+
+
+@pytest.mark.parametrize("scores", itertools.permutations((0.7, 0.6, 0.2)))
+def test_scores_whose_mean_is_a_half_are_no_error_in_any_order(scores):
+  rubric = rubrics.Rubric(
+    tuple(rubrics.Principle(f"p{i}", "x", weight=0.1) for i in range(3))
+  )
+  assert rubric.labels({f"p{i}": (x,) for i, x in enumerate(scores)}) == (0.5,)
+  style = rubrics.template(rubrics.Rubric((STYLE,)))
+  texts = [
+    f"<analysis_1>\nstyle | {x} | a\noverall | {x} | b\n</analysis_1>"
+    for x in scores
+  ]
+  (found,), _ = llm_judge.label([_solution(1)], _says(*texts), style, votes=3)
+  assert found.labels == (0.5,)
+  assert rubrics.of_principle(found, "overall").labels == (0.5,)
+
+
+def test_the_smallest_weight_is_a_weight():
+  rubric = rubrics.Rubric((dataclasses.replace(STYLE, weight=5e-324),))
+  assert rubric.labels(dict(style=(0.25,))) == (0.25,)
 
 
 # --- The prompt -------------------------------------------------------------
