@@ -121,9 +121,11 @@ class Judge(label_job.Labeller):
     super()._report(job, task, done)
     if self.rubric is None:
       return
+    from prm_jax.evaluation import tables
     from prm_jax.labelling import principle_agreement
 
     rows = principle_agreement.measured(done.solutions, task.solutions)
     if rows:
-      told = principle_agreement.texts(rows)
-      verbs.log_text(_logger, "\n".join(["", *told]))
+      told = tables.lines(principle_agreement.table(rows))
+      what = "first errors that are also those of the labels that these replace"
+      verbs.log_text(_logger, "\n".join(["", what, "", *told]))

@@ -91,11 +91,12 @@ def test_a_judge_grades_by_principle_and_people_are_compared(job, stub, capfd):
   table = out.partition("first errors that are also")[2]
   rows = [" ".join(x.split()) for x in table.splitlines()]
   for row in (
-    "all (3) with an error (3) without",
-    "sums 0.67 [0.00, 1.00] 0.67 [0.00, 1.00] -",
-    "style 0.33 [0.00, 1.00] 0.33 [0.00, 1.00] -",
-    "overall 0.00 [0.00, 0.00] 0.00 [0.00, 0.00] -",
-    "label 0.67 [0.00, 1.00] 0.67 [0.00, 1.00] -",
+    "all (3), % with an error (3), % without, %",
+    "sums 66.7 [0.0, 100.0] 66.7 [0.0, 100.0] -",
+    "style 33.3 [0.0, 100.0] 33.3 [0.0, 100.0] -",
+    "overall 0.0 [0.0, 0.0] 0.0 [0.0, 0.0] -",
+    "the label 66.7 [0.0, 100.0] 66.7 [0.0, 100.0] -",
+    "always the same 66.7 [0.0, 100.0] 66.7 [0.0, 100.0] -",
   ):
     assert row in rows
 
