@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import threading
 
 import pytest
 import stub_server
@@ -18,9 +17,8 @@ STYLE = dict(name="style", means="It is clear.")
 
 
 def _grades(number, sums, style):
-  return (
-    f"<analysis_{number}>\nsums | {sums} | I add.\nstyle | {style} | I read.\n"
-    f"overall | 0.5 | So so.\n</analysis_{number}>\n"
+  return stub_server.graded(
+    number, "I add.", sums=sums, style=style, overall=0.5
   )
 
 
@@ -34,12 +32,8 @@ def stub():
       text = _grades(1, 1, 0) + _grades(2, 0.25, 1)
     return stub_server.reply(body, text)
 
-  stub = stub_server.Stub(behave)
-  threading.Thread(target=stub.serve_forever, args=(0.01,), daemon=True).start()
-  yield stub
-  stub.closing.set()
-  stub.shutdown()
-  stub.server_close()
+  with stub_server.running(behave) as stub:
+    yield stub
 
 
 @pytest.fixture
