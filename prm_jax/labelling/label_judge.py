@@ -119,6 +119,12 @@ class Judge(label_job.Labeller):
   ) -> None:
     """Says also how far each principle agrees with the labels that were there."""
     super()._report(job, task, done)
+    answers = done.work.get("verdicts", 0)
+    if answers and done.work["unparsable"] == answers:
+      _logger.info(
+        "no answer could be read, so there are no labels: read the answers with"
+        " `keep_texts`, and ask another judge, or give more `max_tokens`"
+      )
     if self.rubric is None:
       return
     from prm_jax.evaluation import tables

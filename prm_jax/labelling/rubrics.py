@@ -162,7 +162,8 @@ def _record(path: files.PathLike) -> Mapping[str, Any]:
       f"{path}: expected a file that ends in .json or .toml"
     )
   try:
-    return tomllib.loads(files.read_text(path, limits.JSON_BYTES))
+    text = files.read_text(path, limits.JSON_BYTES)
+    return tomllib.loads(text.removeprefix("\ufeff"))
   except RecursionError:
     raise errors.InputError(f"{path}: nested too deeply; flatten it") from None
   except ValueError as e:
@@ -228,15 +229,17 @@ def template(rubric: Rubric) -> judge_prompts.Template:
     + "Grade every paragraph by these principles:\n\n"
     # A brace is a text's own.
     + principles.replace("{", "{{").replace("}", "}}")
-    + "\n\nWrite the grades of paragraph 1 between <analysis_1> and"
-    " </analysis_1>, those of paragraph 2 between <analysis_2> and"
-    " </analysis_2>, and so on for all {count}, also after an error. Between"
-    " the tags write these lines, each with a critique of a sentence or two and"
-    f" no line break:\n\n{form}\n\n"
-    "SCORE is a number from 0 to 1: 1 if nothing is wrong by this principle,"
-    " below 0.5 if the paragraph has an error by it. Judge each principle by"
-    f" itself. The last line, {OVERALL}, is your grade of the paragraph as a"
-    " whole. Write nothing else, and use these tags for nothing else.",
+    + "\n\nWrite the grades of paragraph 1 in this form:\n\n<analysis_1>\n"
+    + form
+    + "\n</analysis_1>\n\n"
+    "then the same lines about paragraph 2 between <analysis_2> and"
+    " </analysis_2>, and so on for all {count}, also after an error.\n\n"
+    "SCORE is a number from 0 to 1: 1 if nothing is wrong by this principle, or"
+    " if it doesn't apply; below 0.5 if the paragraph has an error by it."
+    " CRITIQUE is a sentence or two that say why, without a line break. Judge"
+    f" each principle by itself. The last line, {OVERALL}, is your grade of the"
+    " paragraph as a whole. Write nothing else, and use these tags for nothing"
+    " else.",
     step="<paragraph_{number}>\n{text}\n</paragraph_{number}>",
     read=lambda text, num_steps: _read(rubric, text, num_steps),
     rubric=rubric.digest,
@@ -321,7 +324,7 @@ def _grades(
     name, *cells = line.split("|", 2)
     name = name.strip(" \t*`#-").lower()
     if name not in names or not cells:
-      if last is not None and line:
+      if last is not None and line.strip("`|-: "):  # no fence, no table's rule
         before, critique = grades[last]
         grades[last] = before, f"{critique}\n{line}"
       continue

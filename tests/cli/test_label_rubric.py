@@ -80,6 +80,7 @@ def test_a_judge_grades_by_principle_and_people_are_compared(job, stub, capfd):
   # Of what can't be read, nothing is kept, and it is counted.
   assert unread.labels == (None, None)
   assert judge_prompts.GRADED not in unread.extra
+  assert "no answer could be read" not in out
   lines = {x.split("  ")[-1]: x for x in out.splitlines()}
   assert lines["unparsable out of order"].split()[0] == "1"
   table = out.partition("first errors that are also")[2]
@@ -93,6 +94,16 @@ def test_a_judge_grades_by_principle_and_people_are_compared(job, stub, capfd):
     "always the same 66.7 [0.0, 100.0] 66.7 [0.0, 100.0] -",
   ):
     assert row in rows
+
+
+def test_a_judge_that_cant_be_read_is_said_to_give_no_labels(job, stub, capfd):
+  stub.behave = lambda handler, body, times: stub_server.reply(body, "")
+  assert main.main(job) == 0
+  out = capfd.readouterr().out
+  assert "no answer could be read, so there are no labels" in out
+  assert "first errors" not in out
+  found = jsonl.read_solutions("out.jsonl")
+  assert [s.labels for s in found] == [(None, None)] * 4
 
 
 def test_a_rubric_is_a_part_of_what_a_job_depends_on(
