@@ -6,7 +6,7 @@ Command:  prm-jax import --role=policy
           --num=64 --output=runs/judge_rubric/sample.jsonl
           prm-jax label judge --policy=runs/bases/qwen_policy --dtype=float32
           --rubric=experiments/judge_rubric.toml --temperature=0 --keep_texts
-          --max_tokens=640 --slots=16 --input=runs/judge_rubric/sample.jsonl
+          --max_tokens=640 --slots=8 --input=runs/judge_rubric/sample.jsonl
           --output=runs/judge_rubric/judged.jsonl
           PRM_JAX_DATA=... python experiments/judge_rubric.py measure
           --judged=runs/judge_rubric/judged.jsonl
