@@ -7,9 +7,9 @@ Command:  prm-jax import --role=policy
           prm-jax label judge --policy=runs/bases/qwen_policy --dtype=float32
           --rubric=experiments/judge_rubric.toml --temperature=0 --keep_texts
           --max_tokens=640 --slots=8 --input=runs/judge_rubric/sample.jsonl
-          --output=runs/judge_rubric/judged.jsonl
+          --shard=0/4 --output=runs/judge_rubric/judged.0.jsonl
           PRM_JAX_DATA=... python experiments/judge_rubric.py measure
-          --judged=runs/judge_rubric/judged.jsonl
+          --judged runs/judge_rubric/judged.*.jsonl
           [--output=docs/results/judge_rubric.json]
 Rule, hardware, time and result: see experiments/README.md.
 
@@ -188,7 +188,7 @@ def main() -> None:
   parser.add_argument("what", choices=("sample", "measure"))
   parser.add_argument("--subset", default="gsm8k")
   parser.add_argument("--num", type=int, default=64)
-  parser.add_argument("--judged", type=pathlib.Path)
+  parser.add_argument("--judged", type=pathlib.Path, nargs="+")
   parser.add_argument("--output", type=pathlib.Path, default=RESULTS)
   args = parser.parse_args()
   logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -198,8 +198,8 @@ def main() -> None:
     jsonl.write_solutions(args.output, solutions[: args.num])
     return
   if args.judged is None:
-    parser.error("measure: give --judged, what label judge wrote")
-  judged = jsonl.read_solutions(args.judged)
+    parser.error("measure: give --judged, the files that label judge wrote")
+  judged = [s for path in args.judged for s in jsonl.read_solutions(path)]
   ids = {s.id for s in judged}
   result = measured(
     judged,
