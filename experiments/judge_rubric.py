@@ -74,7 +74,8 @@ def measured(
 
   Returns:
     `unusable`: the share of answers that can't be read, and `reasons`, their
-    counts. `always`: the baseline's step, from 0. By the name of a principle
+    counts. `always`: the baseline's step, from 0. `scores`: how many steps
+    have each score. By the name of a principle
     `located`: of readable solutions with an error the share whose first error
     is the judge's, `over_always`: the same less that of the baseline,
     `found_in_wrong` and `found_in_right`: the shares in which the judge finds
@@ -117,6 +118,7 @@ def measured(
     unusable=_share(~np.array(is_read), np.ones(len(pairs), bool)),
     reasons=dict(sorted(reasons.items())),
     always=always,
+    scores=_scores([s for s, _ in readable], names),
     by_principle=by_name,
     agreement=principle_agreement.measured(judged, people),
   )
@@ -134,6 +136,19 @@ def _by(solution: schema.Solution, name: str) -> schema.Solution:
   graded = rubrics.of_principle(solution, name)
   assert graded is not None
   return graded
+
+
+def _scores(
+  solutions: Sequence[schema.Solution], names: Sequence[str]
+) -> dict[str, dict[str, int]]:
+  """Returns by name how many steps have each score."""
+  graded = [s.extra[judge_prompts.GRADED]["principles"] for s in solutions]
+  return {
+    name: dict(
+      sorted(Counter(str(x) for g in graded for x in g[name]["scores"]).items())
+    )
+    for name in names
+  }
 
 
 def _answer(solution: schema.Solution) -> tuple[str, int]:

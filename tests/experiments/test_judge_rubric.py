@@ -55,6 +55,7 @@ def test_a_judge_that_is_right_is_above_one_that_always_says_the_same(
   others = [_people(i, error) for i, error in enumerate([1, 1, -1, -1, -1, 0])]
   found = judge_rubric.measured(judged, people, others, RUBRIC)
   assert found["always"] == 1
+  assert found["scores"]["sums"] == {"0.0": 4, "1.0": 14}
   assert found["reasons"] == dict(no_verdict=1)
   assert found["unusable"]["value"] == pytest.approx(1 / 7)
   assert (found["readable"], found["readable_with_an_error"]) == (6, 4)
