@@ -914,7 +914,8 @@ class Connection:
         self._count("retries")
         self._sleep(max(self._pause_s(tried), wait_s))
     raise NoReplyError(
-      f"{self._url}: {who}: no usable reply in {tried} tries, the last time"
+      f"{self._url}: {who}: no usable reply in {tried}"
+      f" {'try' if tried == 1 else 'tries'}, the last time"
       f" {self._safe(last)}; see to the server and start again",
       cause,
     )

@@ -394,7 +394,7 @@ def _by_principle(
 
 
 def _means(rows: Sequence[Sequence[float]]) -> list[float]:
-  return [sum(x) / len(rows) for x in zip(*rows, strict=True)]
+  return [judge_prompts.mean(x) for x in zip(*rows, strict=True)]
 
 
 def _labels(

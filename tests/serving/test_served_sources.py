@@ -98,12 +98,8 @@ def gate(tmp_path, monkeypatch):
 
 @pytest.fixture
 def stub():
-  stub = stub_server.Stub(None)
-  threading.Thread(target=stub.serve_forever, args=(0.01,), daemon=True).start()
-  yield stub
-  stub.closing.set()
-  stub.shutdown()
-  stub.server_close()
+  with stub_server.running() as stub:
+    yield stub
 
 
 @contextlib.contextmanager
@@ -253,8 +249,7 @@ def test_a_judge_with_a_rubric_gives_the_labels_of_its_principles(gate, stub):
 
   def graded(*sums):
     return "".join(
-      f"<analysis_{k}>\nsums | {x} | so\nstyle | 0 | so\noverall | 1 | so\n"
-      f"</analysis_{k}>\n"
+      stub_server.graded(k, sums=x, style=0, overall=1)
       for k, x in enumerate(sums, 1)
     )
 
