@@ -149,6 +149,7 @@ def score(
     schema.StepScores(
       tuple(unknown if x is None else x for x in s.labels or ()),
       judged=tuple(x is not None for x in s.labels or ()),
+      graded=s.extra.get(judge_prompts.GRADED),
     )
     for s in labelled
   ]

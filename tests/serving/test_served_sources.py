@@ -260,6 +260,12 @@ def test_a_judge_with_a_rubric_gives_the_labels_of_its_principles(gate, stub):
     status, reply, _ = asked.post(_items("ab"))
   assert status == 200, reply
   assert reply["data"][0]["step_scores"] == [0.5, 0.25]
+  # The same of each principle as `label judge` keeps, also for a client.
+  grades = reply["data"][0]["graded"]
+  sums = grades["principles"]["sums"]
+  assert sums["scores"] == [1, 0.5] and sums["labels"] == [1, 0.5]
+  assert grades["principles"]["style"]["scores"] == [0, 0]
+  assert [len(x) for x in sums["critiques"]] == [2, 2]
   assert "- sums: Right sums." in stub.seen[0]["messages"][0]["content"]
   prints = {reply["model_fingerprint"], _load(_judge(stub, "")).fingerprint}
   principles[0]["weight"] = 2
