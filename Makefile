@@ -21,7 +21,7 @@ BIN := $(VENV)/bin
 SHARED_DATA := $(wildcard $(CURDIR)/../shared/data)
 export PRM_JAX_DATA ?= $(SHARED_DATA)
 
-TESTS := -n 2 --dist=worksteal -m "not stories and not browser and not faults and not plan and not real_weights"
+TESTS := -n 2 --dist=worksteal -m "not stories and not browser and not faults and not plan and not real_weights and not coq"
 # Installed by apt if it isn't there.
 CHROMIUM = command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } || \
   { echo "this needs chromium on the PATH; install it, as by: apt-get install chromium" >&2; exit 1; }
@@ -37,7 +37,7 @@ FAULTS_FIRST := $(addprefix tests/,faults/test_peers.py faults/test_kills.py \
 LONG := demo device_check docs huggingface models plan policy remote rl scoring \
   training runtime/test_distributed.py test_benchmarks.py test_public_api.py
 
-.PHONY: demo test test-fast stories browser newest package faults soak parity real plan-check lint \
+.PHONY: demo test test-fast stories browser newest package faults soak parity coq real plan-check lint \
   docs clean setup
 
 demo: $(VENV)/.installed
@@ -98,6 +98,11 @@ soak: $(VENV)/.installed
 parity: $(VENV)/.parity
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2 --dist=loadfile \
 	  -m parity $(call MARKED,parity)
+
+# Proofs, by a real coqtop. Apt's is a large download, so it isn't installed here.
+coq: $(VENV)/.installed
+	@command -v coqtop > /dev/null || { echo "this needs coqtop on the PATH; install it, as by: apt-get install coq" >&2; exit 1; }
+	$(BIN)/python -m pytest -n 0 -m coq $(call MARKED,coq)
 
 # Published weights, in the folder that PRM_JAX_WEIGHTS names
 # (docs/published_weights.md); one process, which prints what it measured.

@@ -59,6 +59,7 @@ except ImportError:  # This file alone: as much of each as is used here.
     logits: None = None
     spans: tuple[tuple[int, int], ...] | None = None
     judged: tuple[bool, ...] = ()
+    graded: Mapping[str, Any] | None = None
 
     def __post_init__(self):
       if not self.judged:
@@ -95,7 +96,7 @@ class TurnScores(StepScores):
   """The scores of a conversation, one of each turn of the assistant.
 
   Args:
-    scores: See StepScores, as are logits, spans and judged.
+    scores: See StepScores, as are logits, spans, judged and graded.
     turns: The turn that each score is of.
   """
 
@@ -661,15 +662,20 @@ def _row(entry: Record, item: Record, name: str, url: str) -> StepScores:
         " expected P(correct so far) in [0, 1]"
       )
   numbers, judged = tuple(map(float, scores)), tuple(judged or ())
+  graded = entry.get("graded")
+  if graded is not None and not isinstance(graded, dict):
+    raise InputError(
+      f'{url}: {name}: "graded" is {reprlib.repr(graded)}; expected an object'
+    )
   if "messages" not in item:
-    return StepScores(numbers, spans=spans, judged=judged)
+    return StepScores(numbers, spans=spans, judged=judged, graded=graded)
   turns = _turns(entry.get("turns"), item["messages"])
   if turns is None or len(turns) != len(numbers):
     raise InputError(
       f'{url}: {name}: "turns" is {reprlib.repr(entry.get("turns"))}; expected'
       " the message and the span of each of the assistant's turns"
     )
-  return TurnScores(numbers, judged=judged, turns=turns)
+  return TurnScores(numbers, judged=judged, turns=turns, graded=graded)
 
 
 def _turns(
@@ -914,7 +920,8 @@ class Connection:
         self._count("retries")
         self._sleep(max(self._pause_s(tried), wait_s))
     raise NoReplyError(
-      f"{self._url}: {who}: no usable reply in {tried} tries, the last time"
+      f"{self._url}: {who}: no usable reply in {tried}"
+      f" {'try' if tried == 1 else 'tries'}, the last time"
       f" {self._safe(last)}; see to the server and start again",
       cause,
     )

@@ -384,6 +384,9 @@ class StepScores:
     without_thinking: Of a trajectory, whether the model read a step's turn
       without what was thought before it, as its chat template leaves it out; by
       default none.
+    graded: What a judge with a rubric says by each principle (docs/judge.md):
+      `rubric`, its digest, and by name the `labels`, `scores` and `critiques` of
+      each step as `principles`. None of others.
 
   Raises:
     InputError: logits, spans, judged or without_thinking aren't one for each
@@ -395,6 +398,7 @@ class StepScores:
   spans: tuple[Span, ...] | None = None
   judged: tuple[bool, ...] = ()
   without_thinking: tuple[bool, ...] = ()
+  graded: Mapping[str, Any] | None = dataclasses.field(default=None, hash=False)
 
   def __post_init__(self):
     errors.raise_first(self._faults())

@@ -165,6 +165,23 @@ def texts(
   ]
 
 
+def lines(table: Table) -> list[str]:
+  """Returns a table as lines of text, in columns.
+
+  Args:
+    table: The table.
+  """
+  rows = texts(table)
+  widths = [max(map(len, column)) for column in zip(*rows)]
+  return [
+    "  ".join(
+      text.ljust(width) if i == 0 else text.rjust(width)
+      for i, (text, width) in enumerate(zip(row, widths))
+    ).rstrip()
+    for row in rows
+  ]
+
+
 def _text(x: Number, column: Column) -> str:
   """Returns a number and its interval as a reader wants them."""
   if x.value is None:

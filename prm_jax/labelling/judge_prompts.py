@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import fractions
 import re
 from typing import Literal
 
@@ -157,6 +158,25 @@ def settle(right: Sequence[bool], num_steps: int, *, stops: bool) -> int | str:
   if stops and error >= 0:
     return error if error == len(right) - 1 else "verdict_after_error"
   return error if len(right) == num_steps else "fewer_verdicts_than_steps"
+
+
+def mean(
+  values: Sequence[float], weights: Sequence[float] | None = None
+) -> float:
+  """Returns the mean of numbers as they are written, in any order.
+
+  In binary the mean of 0.7, 0.6 and 0.2 is below 0.5, which would be an error.
+
+  Args:
+    values: The numbers.
+    weights: Their weights, by default equal ones.
+  """
+  shares = [fractions.Fraction(str(x)) for x in weights or [1] * len(values)]
+  total = sum(
+    share * fractions.Fraction(str(x))
+    for share, x in zip(shares, values, strict=True)
+  )
+  return float(total / sum(shares))
 
 
 # --- Readers ----------------------------------------------------------------

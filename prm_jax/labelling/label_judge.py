@@ -119,11 +119,19 @@ class Judge(label_job.Labeller):
   ) -> None:
     """Says also how far each principle agrees with the labels that were there."""
     super()._report(job, task, done)
+    answers = done.work.get("verdicts", 0)
+    if answers and done.work["unparsable"] == answers:
+      _logger.info(
+        "no answer could be read, so there are no labels: read the answers with"
+        " `keep_texts`, and ask another judge, or give more `max_tokens`"
+      )
     if self.rubric is None:
       return
+    from prm_jax.evaluation import tables
     from prm_jax.labelling import principle_agreement
 
     rows = principle_agreement.measured(done.solutions, task.solutions)
     if rows:
-      told = principle_agreement.texts(rows)
-      verbs.log_text(_logger, "\n".join(["", *told]))
+      told = tables.lines(principle_agreement.table(rows))
+      what = "first errors that are also those of the labels that these replace"
+      verbs.log_text(_logger, "\n".join(["", what, "", *told]))

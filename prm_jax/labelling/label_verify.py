@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -28,9 +28,13 @@ _logger = logging.getLogger(__name__)
 # Where a solution's extra holds what the verifier said: `verifier`, `version`,
 # and `labels` and `reasons`, one of each step by itself.
 VERIFIED = "verified"
-NAMES = ("arithmetic", "code", "logic")
+NAMES = ("arithmetic", "code", "logic", "coq", "lean")
 # A day, which every clock here can count; and what Python starts with.
 _MOST_S, _LEAST_MIB = 86_400, 32
+
+
+def _untold(found: Sequence[verdicts.Verdict]) -> None:
+  return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +44,13 @@ class _Opened:
   Args:
     verify: The verifier.
     identity: What its verdicts depend on, as plain data.
-    gives_outcome: Whether its verdict on the last step is the outcome.
+    outcome: Its verdicts on the steps -> whether the solution is right, None if
+      they don't tell.
   """
 
   verify: verdicts.Verifier
   identity: Mapping[str, Any]
-  gives_outcome: bool = False
+  outcome: Callable[[Sequence[verdicts.Verdict]], bool | None] = _untold
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +60,18 @@ class LabelVerify(verbs.Verb):
   Args:
     verifier: What checks steps: arithmetic (every equation), code (Python, by
       the tests in the record), logic (formulas, by the premises in the record;
-      it needs the extra logic), or a function of your own, FILE.py:FUNCTION or
-      MODULE:FUNCTION, which takes a Solution and returns a Verdict for each
-      step; docs/verifiers.md says what each checks.
-    time_s: The longest that the code up to a step may run, or that the solver
-      of logic may take for one, in seconds.
-    memory_mib: The most memory of a process of code, or of the solver, in MiB.
-    unsafe_code: Run code also where the kernel allows no sandbox: it can then
-      read your files and use the network.
+      it needs the extra logic), coq (a proof of the theorem that is the
+      problem; it needs the program coqtop), lean (the same by the program repl,
+      without a sandbox; written from its documentation and not run), or a
+      function of your own, FILE.py:FUNCTION or MODULE:FUNCTION, which takes a
+      Solution and returns a Verdict for each step; docs/verifiers.md says what
+      each checks.
+    time_s: The longest that the code up to a step may run, that the solver of
+      logic or Lean may take for one, or Coq for a sentence, in seconds.
+    memory_mib: The most memory of a process of code, of the solver, or of Coq
+      beside its libraries, in MiB.
+    unsafe_code: Run code and proofs also where the kernel allows no sandbox:
+      code can then read your files and use the network.
 
   Example:
     prm-jax label verify --verifier=arithmetic --input=solutions.jsonl \\
@@ -157,13 +166,34 @@ class LabelVerify(verbs.Verb):
       sandbox.check(unsafe=self.unsafe_code)
       identity |= dict(version=solution_code.VERSION, **limits)
       with solution_code.Checker(**limits) as checker:
-        yield _Opened(checker.verify, identity, gives_outcome=True)
+        yield _Opened(checker.verify, identity, solution_code.outcome)
     elif self.verifier == "logic":
       from prm_jax.verifiers import derivations
 
       derivations.check()
       identity |= dict(version=derivations.VERSION, **limits)
       yield _Opened(functools.partial(derivations.verify, **limits), identity)
+    elif self.verifier == "coq":
+      from prm_jax.verifiers import coq_proofs
+      from prm_jax.verifiers import coq_session
+      from prm_jax.verifiers import sandbox
+
+      coqtop = coq_session.installed()
+      sandbox.check(unsafe=self.unsafe_code)
+      identity |= dict(version=coq_proofs.VERSION, coq=coqtop.version, **limits)
+      verify = functools.partial(coq_proofs.verify, coqtop=coqtop, **limits)
+      yield _Opened(verify, identity, coq_proofs.outcome)
+    elif self.verifier == "lean":
+      from prm_jax.verifiers import lean_proofs
+
+      program = lean_proofs.installed(unsafe=self.unsafe_code)
+      identity |= dict(version=lean_proofs.VERSION, time_s=self.time_s)
+      yield _Opened(
+        functools.partial(
+          lean_proofs.verify, program=program, time_s=self.time_s
+        ),
+        identity,
+      )
     else:
       name = user_functions.parse(self.verifier)
       assert name is not None  # or it would have been refused
@@ -184,9 +214,9 @@ class LabelVerify(verbs.Verb):
     verified = dict(
       opened.identity, labels=own, reasons=[x.reason for x in found]
     )
-    outcome = solution.outcome
-    if opened.gives_outcome and own and own[-1] is not None:
-      outcome = own[-1] == 1
+    outcome = opened.outcome(found)
+    if outcome is None:
+      outcome = solution.outcome
     return dataclasses.replace(
       solution,
       labels=verdicts.labels(found) if found else None,

@@ -149,6 +149,7 @@ def score(
     schema.StepScores(
       tuple(unknown if x is None else x for x in s.labels or ()),
       judged=tuple(x is not None for x in s.labels or ()),
+      graded=s.extra.get(judge_prompts.GRADED),
     )
     for s in labelled
   ]
@@ -394,7 +395,7 @@ def _by_principle(
 
 
 def _means(rows: Sequence[Sequence[float]]) -> list[float]:
-  return [sum(x) / len(rows) for x in zip(*rows, strict=True)]
+  return [judge_prompts.mean(x) for x in zip(*rows, strict=True)]
 
 
 def _labels(

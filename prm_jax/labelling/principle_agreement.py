@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+import dataclasses
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import agreement
+from prm_jax.evaluation import tables
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import rubrics
 from prm_jax.records import identity
 
-# The row of the labels, which are made of all principles.
-LABEL = "label"
+# The row of the labels, which are made of all principles, and that of a judge
+# that reads nothing: it always gives the first error that is the most frequent.
+# The spaces keep them apart from names of principles.
+LABEL, CONSTANT = "the label", "always the same"
 # Which solutions count: by whether people find an error in them.
 GROUPS = ("all", "with_an_error", "without_error")
+_HEADS = ("all", "with an error", "without")
 
 
 def measured(
@@ -31,10 +38,11 @@ def measured(
     people: The same solutions as people label them, in any order.
 
   Returns:
-    A row of each principle, of overall and of the labels: its name as
-    `principle`, and of each of GROUPS None if it is empty, or `solutions`, and
-    the shares `first_error_same` and `first_error_within_one`, each with value
-    and interval of 95 %.
+    A row of each principle, of overall, of the labels and of CONSTANT, whose
+    first error is each group's most frequent one: its name as `principle`, and
+    of each of GROUPS None if it is empty, or `solutions`, and the shares
+    `first_error_same` and `first_error_within_one`, each with value and
+    interval of 95 %.
 
   Raises:
     InputError: Two rubrics have other principles, or grades aren't one for each
@@ -48,25 +56,48 @@ def measured(
       pairs.append((by_id[s.id], s, error))
   if not pairs:
     return []
-  first = pairs[0][0].extra[judge_prompts.GRADED]["principles"]
+  names = rubrics.graded_by(pairs[0][0])
+  for solution, *_ in pairs:
+    if rubrics.graded_by(solution) != names:
+      raise errors.InputError(
+        f"solution {solution.id!r}: was graded by other principles than"
+        f" {pairs[0][0].id!r}; compare solutions of one rubric"
+      )
   rows = []
-  for name in (*first, LABEL):
+  for name in (*names, LABEL, CONSTANT):
     row: dict[str, Any] = dict(principle=name)
     for group in GROUPS:
-      among = [
-        (solution if name == LABEL else _graded(solution, name), by_people)
-        for solution, by_people, error in pairs
-        if group == "all" or (group == "with_an_error") == (error >= 0)
+      of = [
+        x
+        for x in pairs
+        if group == "all" or (group == "with_an_error") == (x[2] >= 0)
       ]
-      row[group] = _agreement(among)
+      usual = _most_frequent([error for *_, error in of])
+      row[group] = _agreement(
+        [(_by(name, solution, usual), human) for solution, human, _ in of]
+      )
     rows.append(row)
   return rows
 
 
-def _graded(solution: schema.Solution, name: str) -> schema.Solution:
+def _by(name: str, solution: schema.Solution, usual: int) -> schema.Solution:
+  """Returns the solution with the labels that a row is about."""
+  if name == LABEL:
+    return solution
+  if name == CONSTANT:
+    labels = tuple(
+      float(not 0 <= usual <= k) for k in range(len(solution.steps))
+    )
+    return dataclasses.replace(solution, labels=labels)
   graded = rubrics.of_principle(solution, name)
   assert graded is not None  # It was chosen for that.
   return graded
+
+
+def _most_frequent(first_errors: Sequence[int]) -> int:
+  """Returns the most frequent first error, of several the earliest."""
+  counts = Counter(first_errors)
+  return min(counts, key=lambda x: (-counts[x], x), default=-1)
 
 
 def _agreement(
@@ -89,36 +120,28 @@ def _agreement(
   return dict(solutions=pair["solutions"]) | {x: pair[x] for x in names}
 
 
-def texts(rows: Sequence[dict[str, Any]]) -> list[str]:
-  """Returns the lines of a table.
+def table(rows: Sequence[dict[str, Any]]) -> tables.Table:
+  """Returns a table of how often first errors are the same.
 
   Args:
     rows: What `measured` returns.
   """
-  numbers = [
-    "" if rows[0][x] is None else f" ({rows[0][x]['solutions']:,})"
-    for x in GROUPS
-  ]
-  heads = ("all", "with an error", "without")
-  width = max(len(x["principle"]) for x in rows) + 2
-  lines = [
-    "first errors that are also those of the labels that these replace",
-    "",
-    " " * width
-    + "".join(f"{a + b:>24}" for a, b in zip(heads, numbers)).rstrip(),
-  ]
-  for row in rows:
-    cells = "".join(f"{_text(row[x]):>24}" for x in GROUPS)
-    lines.append(f"{row['principle']:<{width}}{cells}")
-  return lines
+  columns = {
+    group: tables.Column(
+      head
+      if rows[0][group] is None
+      else f"{head} ({rows[0][group]['solutions']:,})"
+    )
+    for group, head in zip(GROUPS, _HEADS)
+  }
+  return tables.Table(
+    columns,
+    [(x["principle"], {g: _number(x[g]) for g in GROUPS}) for x in rows],
+  )
 
 
-def _text(results: dict[str, Any] | None) -> str:
+def _number(results: dict[str, Any] | None) -> tables.Number:
   if results is None:
-    return "-"
-  estimate = results["first_error_same"]
-  text = f"{estimate['value']:.2f}"
-  if estimate["interval"] is None:
-    return text
-  low, high = estimate["interval"]
-  return f"{text} [{low:.2f}, {high:.2f}]"
+    return tables.Number(None)
+  same = results["first_error_same"]
+  return tables.Number(same["value"], *(same["interval"] or ()))

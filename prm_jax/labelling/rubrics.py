@@ -123,8 +123,7 @@ class Rubric:
     found, is_wrong = [], False
     for k, values in enumerate(zip(*rows, strict=True)):
       is_wrong = is_wrong or any(x[k] < schema.THRESHOLD for x in fatal)
-      mean = sum(w * x for w, x in zip(weights, values)) / sum(weights)
-      found.append(0.0 if is_wrong else mean)
+      found.append(0.0 if is_wrong else judge_prompts.mean(values, weights))
     return tuple(found)
 
 
@@ -163,7 +162,8 @@ def _record(path: files.PathLike) -> Mapping[str, Any]:
       f"{path}: expected a file that ends in .json or .toml"
     )
   try:
-    return tomllib.loads(files.read_text(path, limits.JSON_BYTES))
+    text = files.read_text(path, limits.JSON_BYTES)
+    return tomllib.loads(text.removeprefix("\ufeff"))
   except RecursionError:
     raise errors.InputError(f"{path}: nested too deeply; flatten it") from None
   except ValueError as e:
@@ -229,15 +229,17 @@ def template(rubric: Rubric) -> judge_prompts.Template:
     + "Grade every paragraph by these principles:\n\n"
     # A brace is a text's own.
     + principles.replace("{", "{{").replace("}", "}}")
-    + "\n\nWrite the grades of paragraph 1 between <analysis_1> and"
-    " </analysis_1>, those of paragraph 2 between <analysis_2> and"
-    " </analysis_2>, and so on for all {count}, also after an error. Between"
-    " the tags write these lines, each with a critique of a sentence or two and"
-    f" no line break:\n\n{form}\n\n"
-    "SCORE is a number from 0 to 1: 1 if nothing is wrong by this principle,"
-    " below 0.5 if the paragraph has an error by it. Judge each principle by"
-    f" itself. The last line, {OVERALL}, is your grade of the paragraph as a"
-    " whole. Write nothing else, and use these tags for nothing else.",
+    + "\n\nWrite the grades of paragraph 1 in this form:\n\n<analysis_1>\n"
+    + form
+    + "\n</analysis_1>\n\n"
+    "then the same lines about paragraph 2 between <analysis_2> and"
+    " </analysis_2>, and so on for all {count}, also after an error.\n\n"
+    "SCORE is a number from 0 to 1: 1 if nothing is wrong by this principle, or"
+    " if it doesn't apply; below 0.5 if the paragraph has an error by it."
+    " CRITIQUE is a sentence or two that say why, without a line break. Judge"
+    f" each principle by itself. The last line, {OVERALL}, is your grade of the"
+    " paragraph as a whole. Write nothing else, and use these tags for nothing"
+    " else.",
     step="<paragraph_{number}>\n{text}\n</paragraph_{number}>",
     read=lambda text, num_steps: _read(rubric, text, num_steps),
     rubric=rubric.digest,
@@ -322,7 +324,7 @@ def _grades(
     name, *cells = line.split("|", 2)
     name = name.strip(" \t*`#-").lower()
     if name not in names or not cells:
-      if last is not None and line:
+      if last is not None and line.strip("`|-: "):  # no fence, no table's rule
         before, critique = grades[last]
         grades[last] = before, f"{critique}\n{line}"
       continue
@@ -345,6 +347,18 @@ def _score(text: str) -> float | str:
 # --- What was graded --------------------------------------------------------
 
 
+def graded_by(solution: schema.Solution) -> list[str]:
+  """Returns the names of what a solution was graded by, with OVERALL.
+
+  Args:
+    solution: A solution that a judge with a rubric labels.
+
+  Raises:
+    InputError: Its grades have another form.
+  """
+  return [*_principles(solution)]
+
+
 def of_principle(
   solution: schema.Solution, name: str
 ) -> schema.Solution | None:
@@ -361,13 +375,9 @@ def of_principle(
     InputError: The rubric has no such principle, or the grades aren't one for
       each step.
   """
-  graded = solution.extra.get(judge_prompts.GRADED)
-  if graded is None:
+  if solution.extra.get(judge_prompts.GRADED) is None:
     return None
-  where = f"solution {solution.id!r}: {judge_prompts.GRADED}"
-  principles = graded.get("principles") if isinstance(graded, dict) else None
-  if not isinstance(principles, dict):
-    raise errors.InputError(f"{where}: holds no principles; label it again")
+  principles, where = _principles(solution), _where(solution)
   if name not in principles:
     raise errors.InputError(
       f"{where}: no principle {name[:60]!r}; there are {', '.join(principles)}"
@@ -380,3 +390,18 @@ def of_principle(
       " label the solution again"
     )
   return dataclasses.replace(solution, labels=tuple(labels), ratings=None)
+
+
+def _principles(solution: schema.Solution) -> Mapping[str, Any]:
+  """Returns the grades of a graded solution by the name of a principle."""
+  graded = solution.extra[judge_prompts.GRADED]
+  principles = graded.get("principles") if isinstance(graded, dict) else None
+  if not isinstance(principles, dict):
+    raise errors.InputError(
+      f"{_where(solution)}: holds no principles; label it again"
+    )
+  return principles
+
+
+def _where(solution: schema.Solution) -> str:
+  return f"solution {solution.id!r}: {judge_prompts.GRADED}"

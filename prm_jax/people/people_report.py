@@ -76,9 +76,7 @@ class PeopleReport(verbs.Verb):
     told = quality.report(folder, seed=self.seed)
     if not told["people"]:
       raise errors.InputError(f"{job.input}: nobody has ended an item yet")
-    verbs.log_text(
-      _logger, "\n".join(_lines(tables.texts(quality.table(told))))
-    )
+    verbs.log_text(_logger, "\n".join(tables.lines(quality.table(told))))
     if job.output is not None:
       files.write_json(job.output, told)
       _logger.info(f"results: {job.output}")
@@ -94,15 +92,3 @@ class PeopleReport(verbs.Verb):
     found = [*people_folder.preferences(folder)]
     files.write_records(job.preferences, found)
     _logger.info(f"{job.preferences}: {len(found):,} preferences")
-
-
-def _lines(cells: list[list[str]]) -> list[str]:
-  """Returns rows of texts as lines, in columns."""
-  widths = [max(map(len, column)) for column in zip(*cells)]
-  return [
-    "  ".join(
-      text.ljust(width) if i == 0 else text.rjust(width)
-      for i, (text, width) in enumerate(zip(row, widths))
-    ).rstrip()
-    for row in cells
-  ]

@@ -195,7 +195,9 @@ class Loaded:
         502, f"the judge's answers make no score: {self._reason(solution)}"
       )
     return schema.StepScores(
-      tuple(known), judged=tuple(x is not None for x in labels)
+      tuple(known),
+      judged=tuple(x is not None for x in labels),
+      graded=solution.extra.get(judge_prompts.GRADED),
     )
 
   def _reason(self, solution: schema.Solution) -> str:

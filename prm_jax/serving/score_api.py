@@ -136,6 +136,8 @@ def _entry(
       turn["without_thinking"] = unread
   if row.judged is not None:
     entry["judged"] = list(row.judged)
+  if row.graded is not None:
+    entry["graded"] = row.graded
   return entry | dict(
     score=score, num_tokens=prepared.num_tokens, truncated=False
   )

@@ -102,6 +102,32 @@ class Turn(TypedDict):
   without_thinking: NotRequired[bool]
 
 
+class Principle(TypedDict):
+  """What a judge says by one principle of its rubric.
+
+  Args:
+    labels: The label of each step that this principle alone would give.
+    scores: The score of each step, the mean over the judge's answers.
+    critiques: What each answer says of each step.
+  """
+
+  labels: list[float]
+  scores: list[float]
+  critiques: list[list[str]]
+
+
+class Graded(TypedDict):
+  """What a judge says by its rubric.
+
+  Args:
+    rubric: The rubric's digest.
+    principles: What it says by each principle, by name, and by `overall`.
+  """
+
+  rubric: str
+  principles: dict[str, Principle]
+
+
 class Entry(TypedDict):
   """The scores of an item.
 
@@ -113,6 +139,7 @@ class Entry(TypedDict):
     turns: The turn that each step of a conversation is. It isn't there for
       others.
     judged: Whether the model was trained to judge each step.
+    graded: What a judge says by its rubric. It isn't there for others.
     score: The solution's score.
     num_tokens: The item's tokens; 0 if the model isn't a checkpoint.
     truncated: Nothing is ever cut.
@@ -123,6 +150,7 @@ class Entry(TypedDict):
   segments: NotRequired[list[tuple[int, int]]]
   turns: NotRequired[list[Turn]]
   judged: NotRequired[list[bool]]
+  graded: NotRequired[Graded]
   score: declarations.Score
   num_tokens: int
   truncated: Literal[False]

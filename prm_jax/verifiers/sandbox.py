@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 import contextlib
 import functools
+import os
 import pathlib
 import subprocess
 import sys
@@ -33,7 +34,7 @@ def why_none() -> str | None:
   with tempfile.TemporaryDirectory() as folder:
     program = pathlib.Path(folder, "probe.py")
     program.write_text(_PROBE, encoding="utf-8")
-    command = _command("namespaces", 512, program, ())
+    command = _command("namespaces", 512, (), program, ())
     try:
       done = subprocess.run(
         command,
@@ -77,6 +78,7 @@ def started(
   stdin: IO[bytes] | int,
   stdout: IO[bytes] | int = subprocess.PIPE,
   pass_fds: Sequence[int] = (),
+  readable: Sequence[str] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
   """Starts a worker apart, and ends it with the block, whatever it does then.
 
@@ -87,6 +89,7 @@ def started(
     stdin: What it reads.
     stdout: What it writes.
     pass_fds: Further descriptors that it has.
+    readable: Further files and folders that it may read, as real paths.
 
   Yields:
     The process.
@@ -94,7 +97,7 @@ def started(
   mode = "namespaces" if why_none() is None else "limits"
   with tempfile.TemporaryDirectory() as folder:
     process = subprocess.Popen(
-      _command(mode, memory_mib, worker, arguments),
+      _command(mode, memory_mib, readable, worker, arguments),
       cwd=folder,
       env=_ENVIRONMENT,
       stdin=stdin,
@@ -112,9 +115,11 @@ def started(
 def _command(
   mode: str,
   memory_mib: int,
+  readable: Sequence[str],
   worker: pathlib.Path,
   arguments: Sequence[object],
 ) -> list[str]:
   # -S: without installed packages; -P: no module is taken from a folder.
   start = (sys.executable, "-P", "-s", "-S", _WORKER, mode, memory_mib)
-  return [str(x) for x in (*start, worker, *arguments)]
+  paths = os.pathsep.join(readable)
+  return [str(x) for x in (*start, paths, worker, *arguments)]

@@ -34,19 +34,22 @@ _SHARED = ("code_wire", "unfinished_code", "tests_text", "asked_candidate")
 _FILE_MIB, _FILES, _PROCESSES = 16, 64, 16
 
 
-def main(mode: str, memory_mib: int, worker: str, *arguments: str) -> None:
+def main(
+  mode: str, memory_mib: int, readable: str, worker: str, *arguments: str
+) -> None:
   """Runs a worker.
 
   Args:
     mode: namespaces, or limits alone.
     memory_mib: The most memory of a process, in MiB.
+    readable: Further paths that it may read, with os.pathsep between them.
     worker: Its file, which has main(*arguments).
     *arguments: Its arguments.
   """
   _add_shared()
   program = _program(worker)
   if mode == "namespaces":
-    _enter()
+    _enter([x for x in readable.split(os.pathsep) if x])
   _limit(memory_mib, alone=mode == "namespaces")
   module = types.ModuleType("worker")
   exec(program, vars(module))
@@ -84,7 +87,7 @@ def _limit(memory_mib: int, *, alone: bool) -> None:
     resource.setrlimit(what, (most, most))
 
 
-def _enter() -> None:
+def _enter(readable: list[str]) -> None:
   """Goes into new namespaces, as a process that has no rights there."""
   libc = ctypes.CDLL(None, use_errno=True)
   spaces = _NEWNS | _NEWPID | _NEWNET | _NEWIPC | _NEWUTS
@@ -97,7 +100,7 @@ def _enter() -> None:
   if not is_root and os.geteuid() != 0 and not _has_spaces(libc, spaces):
     _raise("unshare")
   _fork(libc)
-  _mount_all(libc)
+  _mount_all(libc, readable)
   if is_root:
     _change_user(libc)
   else:
@@ -152,8 +155,8 @@ def _fork(libc: ctypes.CDLL) -> None:
   libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _mount_all(libc: ctypes.CDLL) -> None:
-  """Makes a root in memory: the standard library, /tmp and /dev/null."""
+def _mount_all(libc: ctypes.CDLL, readable: list[str]) -> None:
+  """Makes a root in memory: what may be read, /tmp and /dev/null."""
   top = os.getcwd().encode()
   root = top + b"/root"
 
@@ -165,15 +168,19 @@ def _mount_all(libc: ctypes.CDLL) -> None:
   limits = f"size={_FILE_MIB}m,nr_inodes=512,mode=755".encode()
   mount(b"tmpfs", top, b"tmpfs", _NOSUID | _NODEV, limits)
   os.mkdir(root, 0o755)
-  for path in _bound():
+  for path in _bound(readable):
     target = root + path.encode()
-    os.makedirs(target, 0o755, exist_ok=True)
+    if os.path.isdir(path):
+      os.makedirs(target, 0o755, exist_ok=True)
+    else:
+      os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
+      os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
     mount(path.encode(), target, b"", _BIND | _REC)
     kept = os.statvfs(path).f_flag
     flags = sum(flag for bit, flag in _KEPT.items() if kept & bit)
     flags |= _BIND | _REMOUNT | _RDONLY | _NOSUID | _NODEV
     mount(b"none", target, b"", flags)
-  os.mkdir(root + b"/tmp", 0o755)
+  os.makedirs(root + b"/tmp", 0o755, exist_ok=True)
   os.chmod(root + b"/tmp", 0o1777)
   os.mkdir(root + b"/dev", 0o755)
   os.close(os.open(root + b"/dev/null", os.O_CREAT | os.O_WRONLY, 0o666))
@@ -187,9 +194,9 @@ def _mount_all(libc: ctypes.CDLL) -> None:
   os.chdir("/tmp")
 
 
-def _bound() -> list[str]:
-  """Returns the folders that a program of the standard library reads."""
-  paths = {os.path.realpath(sys.base_prefix)}
+def _bound(readable: list[str]) -> list[str]:
+  """Returns these paths and those that the standard library's programs read."""
+  paths = {*readable, os.path.realpath(sys.base_prefix)}
   paths |= {os.path.dirname(os.path.realpath(os.__file__))}
   paths |= {x for x in _LIBRARIES if os.path.isdir(x)}
   return [

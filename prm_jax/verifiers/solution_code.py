@@ -20,6 +20,7 @@ reported; it can fail, take its time, or return what it likes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import contextlib
 import json
 import os
@@ -137,6 +138,17 @@ class Checker:
     finally:
       for end in (*asked, *told):
         os.close(end)
+
+
+def outcome(verdicts: Sequence[Verdict]) -> bool | None:
+  """Returns whether the whole code is right, None if that isn't told.
+
+  Args:
+    verdicts: The verdict on each step.
+  """
+  if not verdicts or verdicts[-1].label is None:
+    return None
+  return verdicts[-1].label == 1
 
 
 def _asked(

@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import threading
 
 import pytest
 import stub_server
@@ -18,9 +17,8 @@ STYLE = dict(name="style", means="It is clear.")
 
 
 def _grades(number, sums, style):
-  return (
-    f"<analysis_{number}>\nsums | {sums} | I add.\nstyle | {style} | I read.\n"
-    f"overall | 0.5 | So so.\n</analysis_{number}>\n"
+  return stub_server.graded(
+    number, "I add.", sums=sums, style=style, overall=0.5
   )
 
 
@@ -34,12 +32,8 @@ def stub():
       text = _grades(1, 1, 0) + _grades(2, 0.25, 1)
     return stub_server.reply(body, text)
 
-  stub = stub_server.Stub(behave)
-  threading.Thread(target=stub.serve_forever, args=(0.01,), daemon=True).start()
-  yield stub
-  stub.closing.set()
-  stub.shutdown()
-  stub.server_close()
+  with stub_server.running(behave) as stub:
+    yield stub
 
 
 @pytest.fixture
@@ -86,18 +80,30 @@ def test_a_judge_grades_by_principle_and_people_are_compared(job, stub, capfd):
   # Of what can't be read, nothing is kept, and it is counted.
   assert unread.labels == (None, None)
   assert judge_prompts.GRADED not in unread.extra
+  assert "no answer could be read" not in out
   lines = {x.split("  ")[-1]: x for x in out.splitlines()}
   assert lines["unparsable out of order"].split()[0] == "1"
   table = out.partition("first errors that are also")[2]
   rows = [" ".join(x.split()) for x in table.splitlines()]
   for row in (
-    "all (3) with an error (3) without",
-    "sums 0.67 [0.00, 1.00] 0.67 [0.00, 1.00] -",
-    "style 0.33 [0.00, 1.00] 0.33 [0.00, 1.00] -",
-    "overall 0.00 [0.00, 0.00] 0.00 [0.00, 0.00] -",
-    "label 0.67 [0.00, 1.00] 0.67 [0.00, 1.00] -",
+    "all (3), % with an error (3), % without, %",
+    "sums 66.7 [0.0, 100.0] 66.7 [0.0, 100.0] -",
+    "style 33.3 [0.0, 100.0] 33.3 [0.0, 100.0] -",
+    "overall 0.0 [0.0, 0.0] 0.0 [0.0, 0.0] -",
+    "the label 66.7 [0.0, 100.0] 66.7 [0.0, 100.0] -",
+    "always the same 66.7 [0.0, 100.0] 66.7 [0.0, 100.0] -",
   ):
     assert row in rows
+
+
+def test_a_judge_that_cant_be_read_is_said_to_give_no_labels(job, stub, capfd):
+  stub.behave = lambda handler, body, times: stub_server.reply(body, "")
+  assert main.main(job) == 0
+  out = capfd.readouterr().out
+  assert "no answer could be read, so there are no labels" in out
+  assert "first errors" not in out
+  found = jsonl.read_solutions("out.jsonl")
+  assert [s.labels for s in found] == [(None, None)] * 4
 
 
 def test_a_rubric_is_a_part_of_what_a_job_depends_on(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import threading
 
 import command_options
 import pytest
@@ -30,14 +29,10 @@ NAMES = dict(url="policy", options="request_option", log_probs="no_log_probs")
 @pytest.fixture
 def stub():
   """A server that writes two steps, the second with the answer 4."""
-  stub = stub_server.Stub(
+  with stub_server.running(
     lambda handler, body, times: stub_server.reply(body, "2 + 2\n \nanswer 4")
-  )
-  threading.Thread(target=stub.serve_forever, args=(0.01,), daemon=True).start()
-  yield stub
-  stub.closing.set()
-  stub.shutdown()
-  stub.server_close()
+  ) as stub:
+    yield stub
 
 
 @pytest.fixture

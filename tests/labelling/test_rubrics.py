@@ -1,6 +1,7 @@
 """A rubric is data; its grades are read to the letter, or not at all."""
 
 import dataclasses
+import itertools
 import json
 import pathlib
 
@@ -62,6 +63,27 @@ def test_weights_of_0_count_for_nothing_but_errors():
   assert rubric.labels(scores) == (0.25, 0)
 
 
+@pytest.mark.parametrize("scores", [*itertools.permutations((0.7, 0.6, 0.2))])
+def test_scores_whose_mean_is_a_half_are_no_error_in_any_order(scores):
+  rubric = rubrics.Rubric(
+    tuple(rubrics.Principle(f"p{i}", "x", weight=0.1) for i in range(3))
+  )
+  assert rubric.labels({f"p{i}": (x,) for i, x in enumerate(scores)}) == (0.5,)
+  style = rubrics.template(rubrics.Rubric((STYLE,)))
+  texts = [
+    f"<analysis_1>\nstyle | {x} | a\noverall | {x} | b\n</analysis_1>"
+    for x in scores
+  ]
+  (found,), _ = llm_judge.label([_solution(1)], _says(*texts), style, votes=3)
+  assert found.labels == (0.5,)
+  assert rubrics.of_principle(found, "overall").labels == (0.5,)
+
+
+def test_the_smallest_weight_is_a_weight():
+  rubric = rubrics.Rubric((dataclasses.replace(STYLE, weight=5e-324),))
+  assert rubric.labels(dict(style=(0.25,))) == (0.25,)
+
+
 # --- The prompt -------------------------------------------------------------
 
 
@@ -73,6 +95,8 @@ def test_the_judge_is_asked_about_every_principle():
     "sums | SCORE | CRITIQUE\nstyle | SCORE | CRITIQUE\noverall | SCORE",
     "<problem>\n1 + 1?\n</problem>",
     "for all 2",
+    "<analysis_1>\nsums | SCORE | CRITIQUE\n",
+    "if it doesn't apply",
   ):
     assert text in prompt
   assert prompt.count("</paragraph_1>") == 1
@@ -99,6 +123,17 @@ def test_grades_are_read_by_principle_with_their_critiques():
   assert style.critiques == ("So | so.", "Good.")
 
 
+def test_a_table_in_a_fence_is_read_without_its_rules():
+  text = (
+    "```\n<analysis_1>\n```text\n| by | score | why |\n|---|:---:|---|\n"
+    "| sums | 1 | Right. |\n| style | 0 | Not\n\nclear.\n|---|---|---|\n"
+    "| overall | 1 | Fine. |\n```\n</analysis_1>\n```\n"
+  )
+  found = TEMPLATE.read(text, 1).principles
+  critiques = [found[x].critiques for x in ("sums", "style", "overall")]
+  assert critiques == [("Right.",), ("Not\nclear.",), ("Fine.",)]
+
+
 UNREADABLE = [
   ("all is fine", "no_verdict"),
   (_block(1, 1, 1), "fewer_verdicts_than_steps"),
@@ -111,6 +146,9 @@ UNREADABLE = [
   (_block(1, "nan", 1) + _block(2, 1, 1), "not_a_score"),
   (_block(1, "4/5", 1) + _block(2, 1, 1), "not_a_score"),
   (_block(1, "9" * 9, 1) + _block(2, 1, 1), "not_a_score"),
+  (_block(1, "\u0661", 1) + _block(2, 1, 1), "not_a_score"),
+  (_block(1, "N/A", 1) + _block(2, 1, 1), "not_a_score"),
+  (_block(1, "", 1) + _block(2, 1, 1), "not_a_score"),
   (
     _block(1, "1 | x\nsums | 0", 1) + _block(2, 1, 1),
     "contradicting_verdicts",
@@ -236,7 +274,7 @@ means = "It is clear."
 
 def test_a_rubric_in_toml_is_the_one_in_json(tmp_path):
   (tmp_path / "a.json").write_text(json.dumps(JSON))
-  (tmp_path / "b.toml").write_text(TOML)
+  (tmp_path / "b.toml").write_text(f"\ufeff{TOML}")  # as some editors save it
   a, b = rubrics.read(tmp_path / "a.json"), rubrics.read(tmp_path / "b.toml")
   assert a == b == RUBRIC
   assert a.digest == b.digest == RUBRIC.digest

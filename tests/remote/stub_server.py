@@ -1,5 +1,6 @@
 """A server that answers as it is told, and who asks it."""
 
+import contextlib
 import hashlib
 import http.server
 import json
@@ -56,6 +57,27 @@ class Stub(http.server.ThreadingHTTPServer):
 
   def handle_error(self, request, client_address):
     """Clients hang up on it; that is what it is for."""
+
+
+@contextlib.contextmanager
+def running(behave=lambda handler, body, times: reply(body)):
+  """Yields a Stub, which is ended afterwards."""
+  stub = Stub(behave)
+  threading.Thread(target=stub.serve_forever, args=(0.01,), daemon=True).start()
+  try:
+    yield stub
+  finally:
+    stub.closing.set()
+    stub.shutdown()
+    stub.server_close()
+
+
+def graded(number, critique="so", **scores):
+  """Returns what a judge with a rubric writes about a step."""
+  lines = "\n".join(
+    f"{x} | {score} | {critique}" for x, score in scores.items()
+  )
+  return f"<analysis_{number}>\n{lines}\n</analysis_{number}>\n"
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

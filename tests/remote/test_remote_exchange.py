@@ -120,7 +120,7 @@ def _ask(url, problem="1 + 1?", **changes):
   settings = dict(tries=1, read_s=LIMIT_S) | changes
   client = remote.Client(remote.Endpoint(url, "tiny", **settings))
   begin = time.monotonic()
-  with pytest.raises(errors.InputError, match="no usable reply in 1 tries"):
+  with pytest.raises(errors.InputError, match="no usable reply in 1 try, "):
     stub_server.generate(client, prefixes, n=1)
   return client.counts, time.monotonic() - begin
 

@@ -252,6 +252,25 @@ def test_scores_that_are_no_probabilities_are_refused(serving, monkeypatch):
         ask("1?", "one step")
 
 
+def test_what_a_judge_says_by_its_rubric_is_kept(serving, monkeypatch):
+  reply, graded = score_api.reply, dict(rubric="r", principles={})
+
+  def spoiled(*given):
+    record = reply(*given)
+    for entry in record["data"]:
+      entry["graded"] = said[0]
+    return record
+
+  with serving() as asked, prm_jax.Client(asked.url) as client:
+    assert client.score("1?", ["one step"]).graded is None
+    monkeypatch.setattr(score_api, "reply", spoiled)
+    said = [graded]
+    assert client.score("1?", ["one step"]).graded == graded
+    said = ["a text"]
+    with pytest.raises(prm_jax.InputError, match='"graded" is'):
+      client.score("1?", ["one step"])
+
+
 def test_an_async_client_of_no_requests_is_refused():
   with pytest.raises(prm_jax.InputError, match="concurrency=0"):
     prm_jax.AsyncClient("http://127.0.0.1:1/v1", concurrency=0)

@@ -98,12 +98,8 @@ def gate(tmp_path, monkeypatch):
 
 @pytest.fixture
 def stub():
-  stub = stub_server.Stub(None)
-  threading.Thread(target=stub.serve_forever, args=(0.01,), daemon=True).start()
-  yield stub
-  stub.closing.set()
-  stub.shutdown()
-  stub.server_close()
+  with stub_server.running() as stub:
+    yield stub
 
 
 @contextlib.contextmanager
@@ -253,8 +249,7 @@ def test_a_judge_with_a_rubric_gives_the_labels_of_its_principles(gate, stub):
 
   def graded(*sums):
     return "".join(
-      f"<analysis_{k}>\nsums | {x} | so\nstyle | 0 | so\noverall | 1 | so\n"
-      f"</analysis_{k}>\n"
+      stub_server.graded(k, sums=x, style=0, overall=1)
       for k, x in enumerate(sums, 1)
     )
 
@@ -265,6 +260,12 @@ def test_a_judge_with_a_rubric_gives_the_labels_of_its_principles(gate, stub):
     status, reply, _ = asked.post(_items("ab"))
   assert status == 200, reply
   assert reply["data"][0]["step_scores"] == [0.5, 0.25]
+  # The same of each principle as `label judge` keeps, also for a client.
+  grades = reply["data"][0]["graded"]
+  sums = grades["principles"]["sums"]
+  assert sums["scores"] == [1, 0.5] and sums["labels"] == [1, 0.5]
+  assert grades["principles"]["style"]["scores"] == [0, 0]
+  assert [len(x) for x in sums["critiques"]] == [2, 2]
   assert "- sums: Right sums." in stub.seen[0]["messages"][0]["content"]
   prints = {reply["model_fingerprint"], _load(_judge(stub, "")).fingerprint}
   principles[0]["weight"] = 2
