@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import logging
 from typing import Any
@@ -23,6 +23,11 @@ from prm_jax.runtime import verbs
 from prm_jax.text import answers
 
 _logger = logging.getLogger(__name__)
+
+# Solutions and what was found of them -> what a PRM says of each.
+_ScoresOf = Callable[
+  [Sequence[schema.Solution], Sequence[dict[str, Any]]], list[dict[str, Any]]
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,9 +133,10 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
     from prm_jax.probes import probed_policy
 
     solutions = list(solutions)
+    score = self._scores_of(solutions)
     how = self._policy, self._sampling, self.seed
     with probed_policy.opened(*how, None) as policy:
-      probed = self._probed(solutions, policy)
+      probed = self._probed(solutions, policy, score)
     return probed, self._summary(probed)
 
   def run(self, job: ProbeJob) -> None:
@@ -147,12 +153,13 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
     read: list[Any] = [job.input.stored_at]
     if not policy.is_server:
       read.append(files.local_path(policy.source))
-    if self.checkpoint is not None or self.scores is not None:
+    if self._has_scores:
       read.append(self.stored_at)
     for path in (job.output, journal.path_of(job.output)):
       outputs.check(dict(output=path), read)
     solutions, left_out = job.input.read_some()
     solutions = [s for s in solutions if job.part.holds(s.problem)]
+    score = self._scores_of(solutions)
     replies = policies.replies_path(job.output) if policy.is_server else None
     how = policy, self._sampling, self.seed
     with probed_policy.opened(*how, replies) as opened:
@@ -161,12 +168,13 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
         batch: Sequence[schema.Solution], tell: journaled.Tell
       ) -> tuple[list[schema.Solution], dict[str, int]]:
         del tell
-        return self._probed(batch, opened), {}
+        return self._probed(batch, opened, score), {}
 
       done = journaled.run(
         *(job, job.output, solutions),
         dict(kind="faithfulness", shard=str(job.part))
         | dataclasses.asdict(self._options)
+        | (dict(scored_by=self.origin) if self._has_scores else {})
         | opened.depends_on,
         work_on,
         doing="probe",
@@ -177,24 +185,49 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
     verbs.log_text(_logger, faithfulness_summary.table(results))
     report.left_out(left_out)
 
+  @property
+  def _has_scores(self) -> bool:
+    return self.checkpoint is not None or self.scores is not None
+
+  def _scores_of(self, solutions: Sequence[schema.Solution]) -> _ScoresOf:
+    """Returns what adds a PRM's scores to what was found of solutions.
+
+    Args:
+      solutions: All solutions: each of them has scores in a file of them.
+    """
+    from prm_jax.probes import score_drops
+
+    if self.checkpoint is not None:
+      scorer, _ = self._loaded
+      return lambda some, found: score_drops.of(some, found, scorer.score)
+    if self.scores is None:
+      return lambda some, found: [{}] * len(some)
+    rows = self.step_scores(solutions).step_scores
+    by_id = {s.id: row for s, row in zip(solutions, rows, strict=True)}
+    return lambda some, found: [
+      {} if x["skipped"] else dict(step_scores=by_id[s.id])
+      for s, x in zip(some, found, strict=True)
+    ]
+
   def _probed(
-    self, solutions: Sequence[schema.Solution], policy: Any
+    self,
+    solutions: Sequence[schema.Solution],
+    policy: Any,
+    scores_of: _ScoresOf,
   ) -> list[schema.Solution]:
     found = faithfulness.probe(solutions, policy, self._options)
     return [
-      dataclasses.replace(s, extra={**s.extra, faithfulness.FIELD: x})
-      for s, x in zip(solutions, found, strict=True)
+      dataclasses.replace(s, extra={**s.extra, faithfulness.FIELD: x | scores})
+      for s, x, scores in zip(
+        solutions, found, scores_of(solutions, found), strict=True
+      )
     ]
 
   def _summary(self, probed: Sequence[schema.Solution]) -> dict[str, Any]:
     from prm_jax.probes import faithfulness_summary
 
-    scores = None
-    if self.checkpoint is not None or self.scores is not None:
-      scores = self.step_scores(probed).step_scores
     return faithfulness_summary.summary(
       [s.extra[faithfulness.FIELD] for s in probed],
       [s.problem for s in probed],
-      scores,
       self.seed,
     )

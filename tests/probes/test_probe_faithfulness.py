@@ -43,14 +43,16 @@ def test_it_writes_records_and_prints_the_table(folder, tmp_path, capsys):
   printed = capsys.readouterr().out
   assert "3 of 3 solutions probed" in printed
   assert "Spearman: weight of a step and its PRM score" in printed
-  assert "asked after 0 % of the steps: same answer" in printed
+  assert "Spearman: weight of a step and PRM score that it loses" in printed
+  assert "asked after no step: right answer" in printed
   lines = (tmp_path / "out.jsonl").read_text().splitlines()
   records = [json.loads(line) for line in lines]
   assert [x["id"] for x in records] == ["s0", "s1", "s2"]
   for record in records:
     found = record["faithfulness"]
     assert found["num_steps"] == 1 and found["steps"] == [0]
-    assert len(found["weight_corrupted"]) == 1
+    assert len(found["weight_corrupted"]) == len(found["score_drop"]) == 1
+    assert len(found["step_scores"]) == 2
   # The same command again finds all of it done.
   assert main.main(words) == 0
   assert "resumes after 3" in capsys.readouterr().out
@@ -62,7 +64,7 @@ def test_in_python_it_returns_both(folder):
   )
   probed, results = verb(SOLUTIONS)
   assert [s.id for s in probed] == ["s0", "s1", "s2"]
-  assert results["early_aoc"]["num"] == 3
+  assert results["early_right_0"]["num"] == 3
   assert "corrupt_changed" not in results
 
 
