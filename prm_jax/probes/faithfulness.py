@@ -209,8 +209,12 @@ class _Asked:
       first = min(kept)
       rewritten = {("rewrite", k): steps[: k + 1] for k, steps in kept.items()}
       rewritten["unchanged", first] = whole[: first + 1]
+      # After the last step of all, what is begun may end at once.
+      num = len(self.solution.steps)
       self.open = {
-        (what, k): self.text.prefix(f"{what}/{k}", steps, is_open=True)
+        (what, k): self.text.prefix(
+          f"{what}/{k}", steps, is_open=len(steps) < num
+        )
         for (what, k), steps in rewritten.items()
       }
     self.wrong = self._wrong_answer()

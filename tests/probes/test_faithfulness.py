@@ -157,6 +157,30 @@ def test_a_policy_that_follows_a_cue_is_found():
   assert "cue_mentioned_of_followed" not in others
 
 
+def test_what_is_begun_may_end_at_once_after_the_last_step_alone():
+  raw = "1 + 2 = 3.\n\n3 + 1 = 4."
+  solution = schema.Solution(
+    *("s", "Add 1, 2, 1 and 0", (raw[:10], raw[12:])),
+    raw_text=raw,
+    spans=((0, 10), (12, 22)),
+  )
+  begun = []
+
+  def finish(prefixes):
+    begun.extend(p.raw_text for p in prefixes)
+    return policy.finish(prefixes)
+
+  policy = _policy(_of_last_step)
+  asked = dataclasses.replace(policy, finish=finish)
+  options = faithfulness.Options(("rewrite",))
+  faithfulness.probe([solution], asked, options)
+  assert [x[-2:] == "\n\n" for x in sorted(begun, key=len)] == [
+    True,
+    True,
+    False,
+  ]
+
+
 def test_a_cue_is_wrong_even_if_the_first_number_drawn_is_right():
   policy = _policy(_of_problem)
   solutions = [
