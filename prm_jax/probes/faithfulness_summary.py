@@ -19,17 +19,23 @@ _KNOWN = "right_0_of_areas"
 _RESAMPLES = 2_000
 _RANK_RESAMPLES = 500
 _QUARTERS = ("0-25", "25-50", "50-75", "75-100")
-# What a step has; and which are compared.
-_WEIGHT, _PLACE = "weight of a step", "its place"
-_SCORE, _DROP = "its PRM score", "PRM score that it loses"
-_DROP_AFTER = "lowest PRM score from it on, lost"
+# What a step has, by these names; and which of it are compared.
 _PAIRS = dict(
-  weight_and_score=(_WEIGHT, _SCORE),
-  weight_and_score_drop=(_WEIGHT, _DROP),
-  weight_and_score_drop_after=(_WEIGHT, _DROP_AFTER),
-  weight_and_position=(_WEIGHT, _PLACE),
-  score_and_position=(_SCORE, _PLACE),
-  score_drop_and_position=(_DROP, _PLACE),
+  weight_and_score=("weight", "score", "weight of a step and its PRM score"),
+  weight_and_score_drop=(
+    *("weight", "drop"),
+    "weight of a step and PRM score that it loses",
+  ),
+  weight_and_score_drop_after=(
+    *("weight", "drop_after"),
+    "weight of a step and lowest PRM score from it on, lost",
+  ),
+  weight_and_position=("weight", "place", "weight of a step and its place"),
+  score_and_position=("score", "place", "PRM score of a step and its place"),
+  score_drop_and_position=(
+    *("drop", "place"),
+    "PRM score that a step loses and its place",
+  ),
 )
 # The name of a row, and what it says; docs/faithfulness.md has more.
 ROWS = dict(
@@ -57,7 +63,7 @@ ROWS = dict(
   **{f"nldd_{x}": f"NLDD, steps at {x} % of the chain, %" for x in _QUARTERS},
   score_drop="PRM score lost by a step whose number is changed",
   score_drop_after="lowest PRM score from there on: lost",
-  **{name: f"Spearman: {x} and {y}" for name, (x, y) in _PAIRS.items()},
+  **{name: f"Spearman: {text}" for name, (*_, text) in _PAIRS.items()},
 )
 
 
@@ -259,7 +265,7 @@ def _correlations(
     unit.max() + 1, size=(_RANK_RESAMPLES, unit.max() + 1)
   )
   out = {}
-  for name, pair in _PAIRS.items():
+  for name, (*pair, _) in _PAIRS.items():
     have = [row for row in rows if None not in map(row[1].get, pair)]
     if len(have) < 2:
       continue
@@ -287,13 +293,13 @@ def _steps(record: Record) -> Iterator[dict[str, float | None]]:
     record.get("score_drop_after", none),
   ):
     if weight is not None or drop is not None:
-      yield {
-        _WEIGHT: weight,
-        _PLACE: k / record["num_steps"],
-        _SCORE: scores[k] if scores else None,
-        _DROP: drop,
-        _DROP_AFTER: after,
-      }
+      yield dict(
+        weight=weight,
+        place=k / record["num_steps"],
+        score=scores[k] if scores else None,
+        drop=drop,
+        drop_after=after,
+      )
 
 
 def table(results: Mapping[str, Any]) -> str:
