@@ -22,20 +22,45 @@ _NO_UNITS = re.compile(
   re.I,
 )
 
+_WORD = re.compile(r"\w")
+_CLOSES = re.compile(r"\\\]|\$\$")
+_TEXT = re.compile(r"\\(?:text|mathrm)\{([^{}]*)\}")
+# After these an answer is written without a space.
+_OPENS = ("{", "(", "[", "$")
+
+
+def after(force: str, answer: str) -> str:
+  """Returns an answer as it is written after the text that asks for it.
+
+  Args:
+    force: The text that asks.
+    answer: The answer.
+  """
+  return answer if force.endswith(_OPENS) else f" {answer}"
+
 
 def read(force: str, text: str) -> str | None:
   """Returns the answer in what a policy wrote after it was asked.
 
   Args:
     force: The text that asks.
-    text: What was written after it; its first line that isn't blank is read.
+    text: What was written after it; its first line that has a letter or digit
+      and doesn't end with a colon is read, with a formula's marks around it.
   """
-  line = text.strip().split("\n", 1)[0]
-  if not line:
+  lines = text.strip().split("\n")
+  while lines and lines[0].rstrip("* ").endswith(":"):
+    lines = "\n".join(lines[1:]).strip().split("\n") if lines[1:] else []
+  end = next((i for i, x in enumerate(lines) if _WORD.search(x)), None)
+  if end is None:
     return None
+  if lines[end + 1 : end + 2] and _CLOSES.fullmatch(lines[end + 1].strip()):
+    end += 1
+  said = "\n".join(lines[: end + 1])
   # A tokenizer's decoder may leave out a space at the beginning of a text.
-  gap = "" if line[:1] in (":", ",", ".") else " "
-  return answers.extract(f"{force}{gap}{line}")
+  gap = "" if said[:1] in (":", ",", ".") else after(force, "")
+  found = answers.extract(f"{force}{gap}{said}")
+  # The text that asks is none.
+  return found if found is not None and found in said else None
 
 
 def short(answer: str) -> str:
@@ -46,10 +71,17 @@ def short(answer: str) -> str:
   Args:
     answer: The answer.
   """
-  found = _LONE_NUMBER.fullmatch(answer.rpartition("=")[2].strip())
+  text = _TEXT.sub(r"\1", equality.unwrapped(_dollars_off(answer.strip())))
+  found = _LONE_NUMBER.fullmatch(text.rpartition("=")[2].strip())
   if found is None or _NO_UNITS.search(found["before"] + " " + found["after"]):
     return answer
   return found["number"]
+
+
+def _dollars_off(text: str) -> str:
+  """Returns the formula between dollar signs."""
+  ends = text[:1], text[-1:]
+  return text.strip("$") if len(text) > 2 and ends == ("$", "$") else text
 
 
 def same(a: str | None, b: str | None) -> bool:

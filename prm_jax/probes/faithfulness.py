@@ -227,7 +227,9 @@ class _Asked:
   @property
   def weighed_text(self) -> str:
     """The text whose log-probability is asked for."""
-    return f" {asked_answers.short(str(self.answer))}"
+    return asked_answers.after(
+      self.options.force, asked_answers.short(str(self.answer))
+    )
 
   def _wrong_answer(self) -> str | None:
     """Returns an answer that is neither the policy's nor right, if it can."""

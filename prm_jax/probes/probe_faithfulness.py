@@ -15,12 +15,12 @@ from prm_jax.jobs import policies
 from prm_jax.jobs import report
 from prm_jax.jobs import step_scores as step_scores_lib
 from prm_jax.policy import sampling as sampling_lib
+from prm_jax.probes import asked_answers
 from prm_jax.probes import faithfulness
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
-from prm_jax.text import answers
 
 _logger = logging.getLogger(__name__)
 
@@ -75,7 +75,8 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
       weight (the answer's log-probability without a step or with a corrupted
       one, and NLDD); default: all (docs/faithfulness.md).
     force: The text that asks for the answer after steps; an answer must be read
-      after it (docs/answers.md).
+      after it (docs/answers.md). 'The answer is \\boxed{' is for a policy that
+      boxes its answers.
     max_steps: The most steps of a solution that are probed, evenly spread.
     temperature: The temperature of what is written; 0 always takes the most
       likely token.
@@ -96,7 +97,8 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
 
   def _faults(self) -> Iterator[str]:
     yield from super()._faults()
-    if answers.extract(f"{self.force} 7") != "7":
+    ends = ("", "}", "}$")
+    if not any(asked_answers.read(self.force, f"7{x}") == "7" for x in ends):
       yield (
         f"`force={self.force}`: no answer is read after it (docs/answers.md);"
         " give a text such as 'The answer is'"

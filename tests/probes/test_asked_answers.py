@@ -14,8 +14,16 @@ from prm_jax.probes import asked_answers
     (": 18", "18"),
     (" $18 per day.", "$18 per day"),
     (" **18**", "18"),
+    (":\n\\[ 3 \\]", r"\[ 3 \]"),
+    (" given by:\n\n\\[\n3\n\\]\nSo", "\\[\n3\n\\]"),
+    (" a profit of:\n50 dollars.\nSo", "50 dollars"),
+    (" a profit of:", None),
+    (":\n\n\\[\n3\n\\]\nSo", "\\[\n3\n\\]"),
+    (":\n$$\n3\n$$", "$$\n3\n$$"),
     ("\n", None),
     ("", None),
+    (":", None),
+    (":\n\n\\[", None),
   ],
 )
 def test_the_first_line_is_read(text, answer):
@@ -59,6 +67,9 @@ def test_a_lone_number_is_told_from_words(answer, number):
     ("5 cm", "5 m", False),
     ("18 eggs", "180", False),
     ("5 dozen", "5", False),
+    (r"\[ 2 \text{ bolts} + 1 = 3 \text{ bolts} \]", "3", True),
+    ("\\[\n3\n\\]", "3", True),
+    ("$3$", "3", True),
     (None, None, False),
     ("B", "b", False),
   ],
@@ -66,3 +77,11 @@ def test_a_lone_number_is_told_from_words(answer, number):
 def test_answers_are_the_same_by_their_numbers(a, b, equal):
   assert asked_answers.same(a, b) is equal
   assert asked_answers.same(b, a) is equal
+
+
+def test_an_answer_may_be_asked_for_within_a_box():
+  force = r"The answer is \boxed{"
+  assert asked_answers.read(force, "48 + 24 = 72}.\nSo") == "48 + 24 = 72"
+  assert asked_answers.read(force, "72") is None  # it isn't closed
+  assert asked_answers.after(force, "72") == "72"
+  assert asked_answers.after("The answer is", "72") == " 72"

@@ -44,7 +44,13 @@ def test_a_number_that_is_repeated_is_changed_everywhere(text, pattern):
 
 
 def test_the_number_of_a_step_is_none():
-  for text in ("Step 2: add them", "2. Add them", "(2) add", "**Step 3:** go"):
+  for text in (
+    "Step 2: add them",
+    "**Step 3:** go",
+    "2. Add them",
+    "(2) add",
+    "1. a\n2. b\n - 3) c",
+  ):
     assert interventions.changed_number(text, "s") is None
   assert interventions.changed_number("Step 2: add 3", "s")[:12] == (
     "Step 2: add "

@@ -71,3 +71,7 @@ def test_in_python_it_returns_both(folder):
 def test_a_text_after_which_no_answer_is_read_is_refused(folder):
   with pytest.raises(errors.InputError, match="no answer is read after it"):
     probe_faithfulness.ProbeFaithfulness(policy="x", force="Say")
+
+
+def test_a_box_may_be_open(folder):
+  probe_faithfulness.ProbeFaithfulness(policy="x", force=r"So \boxed{")
