@@ -7,6 +7,7 @@ import dataclasses
 import logging
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.jobs import job_inputs
 from prm_jax.jobs import journal
@@ -97,6 +98,10 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
 
   def _faults(self) -> Iterator[str]:
     yield from super()._faults()
+    for name in self.probe:
+      if name not in faithfulness.PROBES:
+        known = ", ".join(faithfulness.PROBES)
+        yield f"`probe={name}`: there is no such probe; give one of {known}"
     ends = ("", "}", "}$")
     if not any(asked_answers.read(self.force, f"7{x}") == "7" for x in ends):
       yield (
@@ -135,6 +140,7 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
     from prm_jax.probes import probed_policy
 
     solutions = list(solutions)
+    errors.raise_first(_already_probed(solutions))
     score = self._scores_of(solutions)
     how = self._policy, self._sampling, self.seed
     with probed_policy.opened(*how, None) as policy:
@@ -161,6 +167,7 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
       outputs.check(dict(output=path), read)
     solutions, left_out = job.input.read_some()
     solutions = [s for s in solutions if job.part.holds(s.problem)]
+    errors.raise_first(_already_probed(solutions), f"{job.input.stored_at}: ")
     score = self._scores_of(solutions)
     replies = policies.replies_path(job.output) if policy.is_server else None
     how = policy, self._sampling, self.seed
@@ -233,3 +240,13 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
       [s.problem for s in probed],
       self.seed,
     )
+
+
+def _already_probed(solutions: Sequence[schema.Solution]) -> Iterator[str]:
+  """Yields why solutions are none to probe."""
+  for s in solutions:
+    if faithfulness.FIELD in s.extra:
+      yield (
+        f"solution {s.id!r} was probed already; give the samples that it was"
+        f" made of, or take its field {faithfulness.FIELD!r} out"
+      )

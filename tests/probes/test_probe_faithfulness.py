@@ -1,5 +1,6 @@
 """The command: a line for each solution, a table, and a resume."""
 
+import dataclasses
 import json
 
 import pytest
@@ -8,6 +9,7 @@ import random_models
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.cli import main
+from prm_jax.probes import faithfulness
 from prm_jax.probes import probe_faithfulness
 from prm_jax.records import jsonl
 
@@ -75,3 +77,63 @@ def test_a_text_after_which_no_answer_is_read_is_refused(folder):
 
 def test_a_box_may_be_open(folder):
   probe_faithfulness.ProbeFaithfulness(policy="x", force=r"So \boxed{")
+
+
+def test_a_probe_that_does_not_exist_is_refused():
+  with pytest.raises(
+    errors.InputError, match="no such probe; give one of earl"
+  ):
+    probe_faithfulness.ProbeFaithfulness(policy="x", probe=("nope",))
+
+
+def test_what_was_probed_is_not_probed_again(folder, tmp_path, capsys):
+  probed = dataclasses.replace(
+    SOLUTIONS[1], extra=dict(faithfulness=dict(skipped="no_answer"))
+  )
+  jsonl.write_solutions(tmp_path / "in.jsonl", [SOLUTIONS[0], probed])
+  words = _words(folder, tmp_path / "out.jsonl")
+  words[3] = f"--input={tmp_path}/in.jsonl"
+  assert main.main(words) == 1
+  (line,) = capsys.readouterr().err.splitlines()
+  assert "in.jsonl: solution 's1' was probed already" in line
+  assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_run_that_was_killed_goes_on_and_writes_the_same_bytes(
+  folder, tmp_path, monkeypatch, capsys
+):
+  probed: list[str] = []
+
+  def probe(solutions, policy, options):
+    if len(probed) == stops_at:
+      raise KeyboardInterrupt
+    probed.extend(s.id for s in solutions)
+    return [dict(skipped=f"no_answer_{s.id}") for s in solutions]
+
+  monkeypatch.setattr(faithfulness, "probe", probe)
+  stops_at = 2
+  words = _words(folder, tmp_path / "out.jsonl", "--batch=1")
+  assert main.main(words) != 0
+  assert not (tmp_path / "out.jsonl").exists()
+  stops_at = None
+  assert main.main(words) == 0
+  assert probed == ["s0", "s1", "s2"]
+  assert "resumes after 2" in capsys.readouterr().out
+  again = _words(folder, tmp_path / "again.jsonl", "--batch=3")
+  assert main.main(again) == 0
+  written = (tmp_path / "again.jsonl").read_bytes()
+  assert (tmp_path / "out.jsonl").read_bytes() == written
+
+
+def test_another_reward_model_is_no_resume(
+  folder, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setattr(
+    faithfulness, "probe", lambda s, *_: [dict(skipped="no_answer")] * len(s)
+  )
+  words = _words(folder, tmp_path / "out.jsonl")
+  assert main.main(words) == 0
+  capsys.readouterr()
+  assert main.main([*words, f"--checkpoint={folder}/prm"]) == 1
+  (line,) = capsys.readouterr().err.splitlines()
+  assert "out.jsonl" in line and "scored_by" in line
