@@ -13,6 +13,7 @@ from prm_jax.jobs import job_inputs
 from prm_jax.jobs import journal
 from prm_jax.jobs import journaled
 from prm_jax.jobs import policies
+from prm_jax.jobs import references
 from prm_jax.jobs import report
 from prm_jax.jobs import step_scores as step_scores_lib
 from prm_jax.policy import sampling as sampling_lib
@@ -168,6 +169,8 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
     solutions, left_out = job.input.read_some()
     solutions = [s for s in solutions if job.part.holds(s.problem)]
     errors.raise_first(_already_probed(solutions), f"{job.input.stored_at}: ")
+    # One that is no text is refused.
+    [*references.claimed(solutions, f"{job.input.stored_at}: solution")]
     score = self._scores_of(solutions)
     replies = policies.replies_path(job.output) if policy.is_server else None
     how = policy, self._sampling, self.seed

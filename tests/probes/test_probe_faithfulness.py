@@ -137,3 +137,13 @@ def test_another_reward_model_is_no_resume(
   assert main.main([*words, f"--checkpoint={folder}/prm"]) == 1
   (line,) = capsys.readouterr().err.splitlines()
   assert "out.jsonl" in line and "scored_by" in line
+
+
+def test_a_right_answer_that_is_no_text_is_refused(folder, tmp_path, capsys):
+  wrong = dataclasses.replace(SOLUTIONS[0], extra=dict(reference_answer=5))
+  jsonl.write_solutions(tmp_path / "in.jsonl", [wrong])
+  words = _words(folder, tmp_path / "out.jsonl")
+  words[3] = f"--input={tmp_path}/in.jsonl"
+  assert main.main(words) == 1
+  (line,) = capsys.readouterr().err.splitlines()
+  assert "solution 's0': \"reference_answer\" must be str, found int" in line
