@@ -62,7 +62,11 @@ def _encoding(form="step_pairs"):
 
 
 def _scorer(form="step_pairs", **more):
-  return scorer.Scorer("prm", MODEL, _params(), BYTES, _encoding(form), **more)
+  # One shape, which is compiled once.
+  sizes = dict(sequence_length=256, batch_tokens=1024)
+  return scorer.Scorer(
+    "prm", MODEL, _params(), BYTES, _encoding(form), **sizes | more
+  )
 
 
 def _log_odds(solutions, **how):
