@@ -78,13 +78,11 @@ def settings(small: bool = False) -> ml_collections.ConfigDict:
   c.train, c.validation, c.test = 8_000, 200, 400
   c.other_prm_test = 100
   c.base_train, c.vocabulary = 8_000, 512
-  c.solutions_per_update, c.row_tokens = 64, 192
+  c.solutions_per_update, c.row_tokens = 48, 192
   c.runs = dict(
-    base=default_config.training("sft", steps=250, peak_lr=3e-3),
-    prm=default_config.training("prm", steps=250, peak_lr=2e-3),
+    base=default_config.training("sft", steps=800, peak_lr=3e-3),
+    prm=default_config.training("prm", steps=200, peak_lr=1e-3),
   )
-  for run in c.runs.values():
-    run.model.num_layers = 3
   if small:
     c.train = c.base_train = 60
     c.validation = c.test = c.other_prm_test = 20
