@@ -12,6 +12,7 @@ import pytest
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.demo import default_config
+from prm_jax.huggingface import verify
 from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.rows import packing
@@ -204,6 +205,11 @@ def test_a_checkpoint_says_that_it_reads_steps_apart(tmp_path):
   assert loaded.encoding.template == templates.step_pairs().fitted(BYTES)
   trained = scorer.Scorer("prm", model, params, BYTES, config.encoding)
   assert loaded.score(solutions) == trained.score(solutions)
+  # transformers, with which an import is compared, gets each step alone.
+  texts, places, _ = verify._our_scores(tmp_path / "prm")
+  befores = [x for s in verify.SOLUTIONS for x in (s.problem, *s.steps[:-1])]
+  assert [BYTES.decode(x[:11]) for x in texts] == ["[CONTEXT]: "] * len(befores)
+  assert [x.tolist() for x in places] == [[len(x) - 1] for x in texts]
 
 
 @pytest.mark.parametrize(
