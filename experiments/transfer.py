@@ -59,7 +59,7 @@ GROUPS = (
   tuple(f"{x} {source}" for x in BASELINES for source in SOURCES),
   *(
     tuple(
-      f"{start} {form} {x}" for form in ("whole", "step_pairs") for x in DOMAINS
+      f"{start} {form} {x}" for x in DOMAINS for form in ("whole", "step_pairs")
     )
     for start in ("base", "scratch")
   ),
@@ -75,18 +75,18 @@ TRAIN, VALIDATION, TEST, BASE = range(4)
 def settings(small: bool = False) -> ml_collections.ConfigDict:
   """Returns the sizes, and the fields of the runs (those of the demo)."""
   c = ml_collections.ConfigDict()
-  c.train, c.validation, c.test = 8_000, 200, 400
+  c.train, c.validation, c.test = 32_000, 200, 400
   c.other_prm_test = 100
-  c.base_train, c.vocabulary = 8_000, 512
-  c.solutions_per_update, c.row_tokens = 48, 192
+  c.base_train, c.vocabulary = 24_000, 512
+  c.base_solutions, c.prm_solutions, c.row_tokens = 16, 32, 176
   c.runs = dict(
-    base=default_config.training("sft", steps=800, peak_lr=3e-3),
-    prm=default_config.training("prm", steps=200, peak_lr=1e-3),
+    base=default_config.training("sft", steps=2_400, peak_lr=3e-3),
+    prm=default_config.training("prm", steps=1_000, peak_lr=1e-3),
   )
   if small:
     c.train = c.base_train = 60
     c.validation = c.test = c.other_prm_test = 20
-    c.solutions_per_update = 4
+    c.base_solutions = c.prm_solutions = 4
     for run in c.runs.values():
       run.fit.steps, run.optimizer.warmup_steps = 2, 1
   return c
@@ -134,18 +134,18 @@ class Seed:
   @functools.cached_property
   def base(self) -> Any:
     """The parameters of a language model of right solutions."""
-    return self._trained("base", self.c.runs.base, self.right, "whole")
+    return self._trained("base", "base", self.right, "whole")
 
   def _trained(
     self,
     name: str,
-    config: ml_collections.ConfigDict,
+    kind: str,
     solutions: Sequence[schema.Solution],
     form: str,
     init_from: Any = None,
   ) -> Any:
     """Returns a run's parameters; every update has as many solutions."""
-    c = ml_collections.ConfigDict(config.to_dict())
+    c = ml_collections.ConfigDict(self.c.runs[kind].to_dict())
     c.seed = self.seed
     c.encoding.template = None if form == "whole" else form
     c.encoding.max_tokens = c.packing.sequence_length = self.c.row_tokens
@@ -159,7 +159,7 @@ class Seed:
       len(encoding.encode_whole(s, self.tokenizer, written).tokens)
       for s in solutions[:: max(1, len(solutions) // 200)]
     ]
-    tokens = self.c.solutions_per_update * float(np.mean(sizes))
+    tokens = self.c[f"{kind}_solutions"] * float(np.mean(sizes))
     c.packing.batch_size = max(1, math.ceil(tokens / self.c.row_tokens))
     _, params = train_run.train(
       train_run_config.from_config(c),
@@ -178,7 +178,7 @@ class Seed:
     if form:
       start = self.base if kind == "base" else None
       began = time.process_time()  # the base is the seed's
-      self._trained(name, self.c.runs.prm, train, form[0], start)
+      self._trained(name, "prm", train, form[0], start)
       # The folder says how it is read.
       score = self._loaded(self.workdir / name.replace(" ", "_")).score
     else:

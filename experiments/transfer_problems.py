@@ -25,7 +25,7 @@ import numpy as np
 from prm_jax import schema
 
 KINDS = ("within", "link", "premise")
-_MOST = 9
+_MOST = 5
 _LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 
 
@@ -144,16 +144,18 @@ def _logic(
   steps, path = [], chain
   for i in range(num):
     a, b = path[i], path[i + 1]
-    plain = f"{a} and {b}"
+    # As long as others are: else length would tell what is wrong within.
+    twice = "not not " if random.random() < 0.5 else ""
+    plain = f"{a} and {twice}{b}"
     if random.random() < 0.25 and i != error:
       plain = f"{b} or not {b}"
     if i == error and kind == "within":
       plain = f"{b} and not {b}"
     if i == error and kind == "link":
-      plain = f"{idle[i]} and {b}"
+      plain = f"{idle[i]} and {twice}{b}"
     if i == error and kind == "premise":
       path = idle
-      plain = f"{a} and {path[i + 1]}"
+      plain = f"{a} and {twice}{path[i + 1]}"
     steps.append(f"So {plain}")
   return _solution(
     id_,
