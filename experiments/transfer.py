@@ -56,15 +56,15 @@ BASELINES = ("length", "place")
 # One group after the other, and in each one seed after the other, so that a run
 # that is stopped has whole comparisons.
 GROUPS = (
-  tuple(f"{x} {source}" for x in BASELINES for source in SOURCES),
+  tuple(f"{x}/{source}" for x in BASELINES for source in SOURCES),
   *(
     tuple(
-      f"{start} {form} {x}" for x in DOMAINS for form in ("whole", "step_pairs")
+      f"{start}/{form}/{x}" for x in DOMAINS for form in ("whole", "step_pairs")
     )
     for start in ("base", "scratch")
   ),
-  tuple(f"base {form} {MIXED}" for form in ("whole", "step_pairs")),
-  tuple(f"base context_prm {source}" for source in DOMAINS),
+  tuple(f"base/{form}/{MIXED}" for form in ("whole", "step_pairs")),
+  tuple(f"base/context_prm/{source}" for source in DOMAINS),
 )
 NAMES = tuple(name for group in GROUPS for name in group)
 PRM = "prm"
@@ -165,14 +165,14 @@ class Seed:
       train_run_config.from_config(c),
       solutions,
       self.tokenizer,
-      self.workdir / name.replace(" ", "_"),
+      self.workdir / name.replace("/", "_"),
       init_from=init_from,
     )
     return params
 
   def point(self, name: str) -> dict[str, Any]:
     """Returns a PRM's or a baseline's measures on all domains."""
-    kind, *form, source = name.split()
+    kind, *form, source = name.split("/")
     began = time.process_time()
     train = self.drawn(source, TRAIN, self.c.train)
     if form:
@@ -180,7 +180,7 @@ class Seed:
       began = time.process_time()  # the base is the seed's
       self._trained(name, "prm", train, form[0], start)
       # The folder says how it is read.
-      score = self._loaded(self.workdir / name.replace(" ", "_")).score
+      score = self._loaded(self.workdir / name.replace("/", "_")).score
     else:
       score = baseline(kind, train)
     validation = self.drawn(source, VALIDATION, self.c.validation)
@@ -210,7 +210,13 @@ class Seed:
       some = solutions[: self.c.other_prm_test]
       on[domain] = measure(scorer.score(some), some, schema.THRESHOLD)
     cpu_s = round(time.process_time() - began, 1)
-    return dict(name=PRM, threshold=schema.THRESHOLD, on=on, cpu_s=cpu_s)
+    return dict(
+      name=PRM,
+      prm=str(checkpoint),
+      threshold=schema.THRESHOLD,
+      on=on,
+      cpu_s=cpu_s,
+    )
 
 
 def baseline(name: str, train: Sequence[schema.Solution]) -> schema.Score:
@@ -297,7 +303,7 @@ def table(points: Sequence[testbed.Point]) -> str:
     own = [p for p in points if p["name"] == name]
     if not own:
       continue
-    judge, _, source = name.rpartition(" ")
+    judge, _, source = name.rpartition("/")
     judge = judge or PRM
     row = (judge, source if source != PRM else "", f"{len(own)}")
     for metric, rows in matrices.items():
@@ -337,6 +343,7 @@ def main() -> None:
   parser.add_argument("--prm", type=pathlib.Path)
   parser.add_argument("--small", action="store_true")
   args = parser.parse_args()
+  checkpoint = args.prm
   wanted = testbed.names_of(args.only, NAMES)
   seeds = testbed.numbers(args.seeds)
   c = settings(args.small)
@@ -344,6 +351,7 @@ def main() -> None:
 
   def command(points: Sequence[testbed.Point]) -> str:
     own = [p for p in points if p["name"] != PRM]
+    args.prm = next((p["prm"] for p in points if p["name"] == PRM), None)
     return testbed.command_of(
       own, NAMES, args, parser, lambda point: point["name"]
     )
@@ -370,8 +378,8 @@ def main() -> None:
           bed.workdir.mkdir(exist_ok=True)
           environment.check_workdir(bed.workdir, details["config"])
           add(seed, bed.point(name))
-    if args.prm is not None and todo([PRM], 0):
-      add(0, Seed(c, 0, args.workdir / "0").other(args.prm))
+    if checkpoint is not None and todo([PRM], 0):
+      add(0, Seed(c, 0, args.workdir / "0").other(checkpoint))
   print(table(testbed.read_points(args.output, details["config"])))
 
 

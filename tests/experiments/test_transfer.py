@@ -129,7 +129,7 @@ def test_the_small_path_resumes_and_prints_its_tables(
 ):
   module = load("transfer")
   output = tmp_path / "transfer.json"
-  name = "scratch step_pairs logic"
+  name = "scratch/step_pairs/logic"
   settings = module.settings
 
   def tiny(small=False):
@@ -145,7 +145,7 @@ def test_the_small_path_resumes_and_prints_its_tables(
   monkeypatch.setattr(module, "math", math)
 
   def run(*more):
-    words = ["--small", "--seeds=0", f"--only=length code,{name}", *more]
+    words = ["--small", "--seeds=0", f"--only=length/code,{name}", *more]
     words += [f"--output={output}", f"--workdir={tmp_path / 'work'}"]
     monkeypatch.setattr(sys, "argv", ["experiments/transfer.py", *words])
     module.main()
@@ -153,9 +153,9 @@ def test_the_small_path_resumes_and_prints_its_tables(
 
   said = run()
   saved = json.loads(output.read_text())
-  assert [x["name"] for x in saved["points"]] == ["length code", name]
+  assert [x["name"] for x in saved["points"]] == ["length/code", name]
   assert set(saved["points"][1]["on"]) == set(DOMAINS)
-  assert said.count(f"| {name.rpartition(' ')[0]} | logic |") == 2
+  assert said.count(f"| {name.rpartition('/')[0]} | logic |") == 2
   before = output.read_bytes()
   again = run()
   assert output.read_bytes() == before and "0 length" not in again
