@@ -50,6 +50,7 @@ class Score(verbs.Verb):
       row), packed (rows are filled with several), or tree (solutions of one
       problem also share their common steps); the scores are the same
       (docs/evaluation.md).
+    reference: A policy that --checkpoint is compared with.
 
   Example:
     prm-jax score --checkpoint=runs/demo/prm --input=samples.jsonl \\
@@ -58,13 +59,14 @@ class Score(verbs.Verb):
 
   checkpoint: reward_models.RewardModel | files.PathLike
   layout: Literal["padded", "packed", "tree"] = "padded"
+  reference: reward_models.Reference | None = None
 
   compiles = True
 
   @functools.cached_property
   def scorer(self) -> scorer_lib.Scorer:
     """The model, loaded when it is first asked for."""
-    return self._model.load(self.layout)
+    return self._model.load(self.layout, self.reference)
 
   @property
   def _model(self) -> reward_models.RewardModel:
@@ -89,8 +91,10 @@ class Score(verbs.Verb):
     Args:
       job: The files.
     """
+    other = self.reference and self.reference.reference
     outputs.check(
-      dict(output=job.output), [job.input.stored_at, self._model.folder]
+      dict(output=job.output),
+      [job.input.stored_at, self._model.folder, other],
     )
     solutions, left_out = job.input.read(job.shard)
     report.computed(dict(scorer=self.scorer.config.compute_dtype))
