@@ -30,6 +30,10 @@ The rules, written before any result. Over three seeds:
 3. A PRM of CPMI's labels (form alone) is better than that of Monte-Carlo's at
    equal tokens if step AUROC and best of 64 by the minimum are both higher in
    every seed; worse if both are lower in every seed; else this is open.
+
+controls have no rule: they were added when the labels of seed 0 had been seen,
+where the log-ratio names nearly every error. They are what the two policies say
+alone, and the log-ratio after RL runs of 5 and 20 updates.
 """
 
 from collections import Counter
@@ -64,6 +68,7 @@ from prm_jax.runtime import checked_lines
 from prm_jax.scoring import saved
 from prm_jax.scoring import scorer as scorer_lib
 from prm_jax.testbed import arithmetic
+from prm_jax.text import template
 from prm_jax.training import batches
 from prm_jax.training import loop
 from prm_jax.training import optimizer
@@ -75,9 +80,12 @@ FORMS = ("alone", "increment", "cumulative")
 # Times the testbed's updates of a PRM.
 TIMES = 2
 RL_UPDATES, SMALL_RL_UPDATES = 80, 2
+# Of shorter RL runs, whose policies are worse.
+FEWER_UPDATES = (5, 20)
 # Solutions that are labelled once before the time is taken.
 WARM = 64
-NAMES = ("labels", "prm_cpmi", "prm_monte_carlo", "prm_advantage")
+PRMS = ("prm_cpmi", "prm_monte_carlo", "prm_advantage")
+NAMES = ("labels", "controls", *PRMS)
 
 Values = list[list[float | None]]
 
@@ -99,11 +107,13 @@ def points_of_seed(
   bed: testbed.Testbed, todo: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
   """Yields a seed's labels, and the PRMs of three kinds of them."""
-  trained = rl_policy(bed)
+  trained = rl_policy(bed, RL_UPDATES)
   if "labels" in todo:
     yield labels(bed, trained)
+  if "controls" in todo:
+    yield controls(bed)
   for name in todo:
-    if name == "labels":
+    if name not in PRMS:
       continue
     labelled = _for_prm(bed, trained, name)
     start = time.perf_counter()
@@ -152,6 +162,27 @@ def labels(bed: testbed.Testbed, trained: pathlib.Path) -> dict[str, Any]:
   return dict(
     name="labels", solutions=len(exact), kinds=kinds, rl=rl_cost(trained)
   )
+
+
+def controls(bed: testbed.Testbed) -> dict[str, Any]:
+  """Returns what else the policies say, by the updates of the RL run."""
+  exact = bed.pool[:SOLUTIONS]
+  by_updates = {}
+  for updates in (*FEWER_UPDATES, RL_UPDATES):
+    trained = rl_policy(bed, updates)
+    ratio = advantage_labels(bed, trained, exact, "increment")
+    own, other = (
+      [[_share(float(x.mean())) for x in row] for row in rows]
+      for rows in step_log_probs(bed, trained, exact)
+    )
+    by_updates[str(updates)] = dict(
+      rl=rl_cost(trained),
+      advantage_increment=compare(exact, ratio.values),
+      trained_alone=compare(exact, own),
+      reference_alone=compare(exact, other),
+    )
+    print(f"{bed.seed} {updates}: {by_updates[str(updates)]}", flush=True)
+  return dict(name="controls", by_updates=by_updates)
 
 
 def compare(exact: Sequence[schema.Solution], values: Values) -> dict[str, Any]:
@@ -243,24 +274,41 @@ def advantage_min(
 
   The default of the paper's code where it looks for the step of a failure.
   """
+  own, other = step_log_probs(bed, trained, solutions)
+  return [
+    [_share(a.min() - b.min()) for a, b in zip(*rows, strict=True)]
+    for rows in zip(own, other, strict=True)
+  ]
+
+
+def step_log_probs(
+  bed: testbed.Testbed,
+  trained: pathlib.Path,
+  solutions: Sequence[schema.Solution],
+) -> list[list[list[np.ndarray]]]:
+  """Returns the log-probabilities of each step's tokens, of both policies."""
   scorer = _pair(bed, trained, "increment")
   encoded = [scorer.encode(s) for s in solutions]
   reference = scorer.params["reference"]
   own = {k: v for k, v in scorer.params.items() if k != "reference"}
-  of_both = [
-    log_likelihood.of_ids(scorer.config, params, [x.tokens for x in encoded])
+  return [
+    [
+      np.split(row[x.prompt_tokens : x.step_end[-1] + 1], _cuts(x))
+      for row, x in zip(
+        log_likelihood.of_ids(
+          scorer.config, params, [x.tokens for x in encoded]
+        ),
+        encoded,
+        strict=True,
+      )
+    ]
     for params in (own, reference)
   ]
-  values = []
-  for x, one, other in zip(encoded, *of_both, strict=True):
-    starts = [x.prompt_tokens, *(int(i) + 1 for i in x.step_end[:-1])]
-    values.append(
-      [
-        _share(one[a : b + 1].min() - other[a : b + 1].min())
-        for a, b in zip(starts, x.step_end, strict=True)
-      ]
-    )
-  return values
+
+
+def _cuts(encoded: template.EncodedSolution) -> np.ndarray:
+  """Returns where steps after the first begin, counted from the first."""
+  return encoded.step_end[:-1] + 1 - encoded.prompt_tokens
 
 
 def monte_carlo_labels(
@@ -324,14 +372,15 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
 # --- The trained policy -----------------------------------------------------
 
 
-def rl_policy(bed: testbed.Testbed) -> pathlib.Path:
+def rl_policy(bed: testbed.Testbed, updates: int) -> pathlib.Path:
   """Returns the folder of the policy after RL by right answers.
 
   On problems that aren't the pool's, with a KL to the policy before.
   """
-  folder = bed.workdir / "cpmi_rl"
-  is_small = bed.c.pool_problems < 100
-  updates = SMALL_RL_UPDATES if is_small else RL_UPDATES
+  is_whole = updates == RL_UPDATES
+  folder = bed.workdir / ("cpmi_rl" if is_whole else f"cpmi_rl_{updates}")
+  if bed.c.pool_problems < 100:
+    updates = SMALL_RL_UPDATES
   for name, problems in (
     ("rl_train", bed.inputs.train[bed.c.pool_problems :]),
     ("rl_test", bed.inputs.test),
@@ -420,8 +469,10 @@ def table(points: Sequence[testbed.Point]) -> str:
       )
     )
   parts = [testbed.markdown(rows), *verdicts(labelled)]
+  if seen := [p["by_updates"] for p in points if p["name"] == "controls"]:
+    parts.append(testbed.markdown(_controls_table(seen)))
   prms = [("PRM", "solutions", "step AUROC", "first error, %", "best of 64, %")]
-  for name in NAMES[1:]:
+  for name in PRMS:
     own = [p for p in points if p["name"] == name]
     if own:
       prms.append(
@@ -434,6 +485,27 @@ def table(points: Sequence[testbed.Point]) -> str:
         )
       )
   return "\n\n".join([*parts, testbed.markdown(prms), prm_verdict(points)])
+
+
+def _controls_table(seen: Sequence[Mapping[str, Any]]) -> list[Any]:
+  rows: list[Any] = [
+    ("RL updates", "right", "log-ratio", "trained alone", "reference alone")
+  ]
+  for updates in seen[0]:
+    own = [x[updates] for x in seen]
+    rows.append(
+      (
+        updates,
+        testbed.mean([x["rl"]["accuracy"][-1] for x in own], digits=2),
+        *(
+          testbed.mean([x[name]["auroc"] for x in own], digits=3)
+          for name in (
+            *("advantage_increment", "trained_alone", "reference_alone"),
+          )
+        ),
+      )
+    )
+  return rows
 
 
 def verdicts(labelled: Sequence[testbed.Point]) -> list[str]:

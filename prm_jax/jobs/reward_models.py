@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Reference(verbs.Value):
+class ReferencePolicy(verbs.Value):
   """A policy that another one is compared with.
 
   Args:
@@ -52,7 +52,7 @@ class RewardModel(verbs.Value):
   batch_tokens: verbs.Natural | None = None
 
   def load(
-    self, layout: str = "padded", against: Reference | None = None
+    self, layout: str = "padded", against: ReferencePolicy | None = None
   ) -> scorer.Scorer:
     """Returns the model.
 
@@ -62,12 +62,21 @@ class RewardModel(verbs.Value):
     """
     from prm_jax.scoring import saved
 
-    how = dict(compute_dtype=self.dtype, batch_tokens=self.batch_tokens)
     if against is None:
-      return saved.load(self.folder, self.step, layout, **how)
+      return saved.load(
+        self.folder,
+        self.step,
+        layout,
+        compute_dtype=self.dtype,
+        batch_tokens=self.batch_tokens,
+      )
     return saved.load_pair(
-      *(self.folder, against.reference, self.step, layout),
+      self.folder,
+      against.reference,
+      self.step,
+      layout,
+      compute_dtype=self.dtype,
+      batch_tokens=self.batch_tokens,
       beta=against.beta,
       step_score=against.step_score,
-      **how,
     )

@@ -226,7 +226,7 @@ class _Asked:
 
   def _shown(self, form: Form) -> dict[tuple[str, ...], int]:
     """Returns which steps are shown, and the row of each: none are row 0."""
-    shown = {(): 0}
+    shown: dict[tuple[str, ...], int] = {(): 0}
     for s in self.solutions:
       for k in range(len(s.steps)):
         shown.setdefault(_steps(s, k, form), len(shown))
@@ -247,7 +247,9 @@ class _Asked:
   ) -> dict[str, dict[str, Any]]:
     """Returns what is written of each solution, by its id.
 
-    tables: of each phrasing a row for each prefix, a column for each text.
+    Args:
+      tables: Of each phrasing a row for each prefix, a column for each text.
+      options: What a reward is.
     """
     shown = self._shown(options.form)
     means = [

@@ -34,11 +34,19 @@ class CPMI(cpmi.Options, label_job.PolicyLabeller):
 
   kind = "cpmi"
 
+  def _faults(self) -> Iterator[str]:
+    yield from super()._faults()
+    if self._policy.slots is not None:
+      yield f"`slots={self._policy.slots}`: nothing is sampled; take it out"
+
   def run(self, job: label_job.AnswersJob) -> None:
     """Labels the solutions of a file.
 
     Args:
       job: The files.
+
+    Raises:
+      InputError: A shard is to be labelled by what is over the whole input.
     """
     if self.map != "none" and job.part.count > 1:
       raise errors.InputError(

@@ -211,6 +211,13 @@ def test_an_option_weighs_what_its_tokens_do_behind_the_last_step(
   with stub_server.client(stub, tmp_path / "j.jsonl") as client:
     found = client.log_likelihoods(stub_server.PREFIXES, options)
     assert client.log_likelihoods(stub_server.PREFIXES, options) == found
+    groups = [
+      (stub_server.PREFIXES[:1], options),
+      (stub_server.PREFIXES[1:], []),
+    ]
+    ((row,), (none, _)) = client.weigh(groups)
+    assert [x.num_tokens for x in row] == [1, 4, 0] and none == []
+    assert [x.log_prob for x in row] == found[0]
   assert len(stub.seen) == 9
   texts = ["1 + 1?\n\nWe add.", "2 + 2?\n\n", "3 \\cdot {3}?\n\nOne.\n\nTwo."]
   for text, row in zip(texts, found, strict=True):
