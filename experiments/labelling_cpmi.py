@@ -556,6 +556,8 @@ def prm_verdict(points: Sequence[testbed.Point]) -> str:
     )
   ]
   lower = [not x for x in higher]
+  if not seeds:
+    return "PRM of CPMI's labels: not run"
   word = "better" if all(higher) else "worse" if all(lower) else "open"
   return f"PRM of CPMI's labels: {word} ({len(seeds)} seeds)"
 
