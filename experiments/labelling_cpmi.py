@@ -33,7 +33,8 @@ The rules, written before any result. Over three seeds:
 
 controls have no rule: they were added when the labels of seed 0 had been seen,
 where the log-ratio names nearly every error. They are what the two policies say
-alone, and the log-ratio after RL runs of 5 and 20 updates.
+alone, and the log-ratio after RL runs of 5 and 20 updates. Nor has cost: CPU
+seconds, added since seconds by the clock say little beside other work.
 """
 
 from collections import Counter
@@ -85,7 +86,7 @@ FEWER_UPDATES = (5, 20)
 # Solutions that are labelled once before the time is taken.
 WARM = 64
 PRMS = ("prm_cpmi", "prm_monte_carlo", "prm_advantage")
-NAMES = ("labels", "controls", *PRMS)
+NAMES = ("labels", "controls", "cost", *PRMS)
 
 Values = list[list[float | None]]
 
@@ -97,6 +98,7 @@ class Labelled:
   solutions: Sequence[schema.Solution]
   tokens: int
   seconds: float
+  cpu_seconds: float
 
   @property
   def values(self) -> Values:
@@ -112,6 +114,8 @@ def points_of_seed(
     yield labels(bed, trained)
   if "controls" in todo:
     yield controls(bed)
+  if "cost" in todo:
+    yield cost(bed, trained)
   for name in todo:
     if name not in PRMS:
       continue
@@ -185,6 +189,21 @@ def controls(bed: testbed.Testbed) -> dict[str, Any]:
   return dict(name="controls", by_updates=by_updates)
 
 
+def cost(bed: testbed.Testbed, trained: pathlib.Path) -> dict[str, Any]:
+  """Returns the CPU seconds of some kinds of labels, after a first call."""
+  exact = bed.pool[:SOLUTIONS]
+  made = dict(
+    cpmi_alone=cpmi_labels(bed, exact, "alone"),
+    cpmi_cumulative=cpmi_labels(bed, exact, "cumulative"),
+    advantage_increment=advantage_labels(bed, trained, exact, "increment"),
+    monte_carlo_1=monte_carlo_labels(bed, exact, 1),
+    monte_carlo_8=monte_carlo_labels(bed, exact, COMPLETIONS[-1]),
+  )
+  return dict(
+    name="cost", cpu_s={k: round(x.cpu_seconds, 1) for k, x in made.items()}
+  )
+
+
 def compare(exact: Sequence[schema.Solution], values: Values) -> dict[str, Any]:
   """Returns the AUROC of steps' values, and how many first errors they name.
 
@@ -243,8 +262,8 @@ def cpmi_labels(
       return cpmi.with_labels(found, options)
 
     label()
-    made, seconds = _timed(label)
-  return Labelled(made, counts["forward_tokens"], seconds)
+    made, *seconds = _timed(label)
+  return Labelled(made, counts["forward_tokens"], *seconds)
 
 
 def advantage_labels(
@@ -256,13 +275,13 @@ def advantage_labels(
   """Returns labels by the log-ratio, as `score --reference` gives them."""
   scorer = _pair(bed, trained, how)
   scorer.score(solutions)
-  scores, seconds = _timed(lambda: scorer.score(solutions))
+  scores, *seconds = _timed(lambda: scorer.score(solutions))
   made = [
     dataclasses.replace(s, labels=x.scores)
     for s, x in zip(solutions, scores, strict=True)
   ]
   tokens = 2 * sum(len(scorer.encode(s).tokens) for s in solutions)
-  return Labelled(made, tokens, seconds)
+  return Labelled(made, tokens, *seconds)
 
 
 def advantage_min(
@@ -328,8 +347,8 @@ def monte_carlo_labels(
     return found, generate.work
 
   label(solutions[:WARM])
-  (made, work), seconds = _timed(lambda: label(solutions))
-  return Labelled(made, work.prefilled + work.decoded, seconds)
+  (made, work), *seconds = _timed(lambda: label(solutions))
+  return Labelled(made, work.prefilled + work.decoded, *seconds)
 
 
 def _for_prm(
@@ -364,9 +383,11 @@ def _share(x: float) -> float:
   return float(1 / (1 + np.exp(-x)))
 
 
-def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
-  start = time.perf_counter()
-  return work(), time.perf_counter() - start
+def _timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
+  """Returns a result, its seconds by the clock, and its CPU seconds."""
+  start, cpu = time.perf_counter(), time.process_time()
+  result = work()
+  return result, time.perf_counter() - start, time.process_time() - cpu
 
 
 # --- The trained policy -----------------------------------------------------
@@ -419,7 +440,7 @@ def rl_policy(bed: testbed.Testbed, updates: int) -> pathlib.Path:
     tasks.ARITHMETIC,
   )
   if not (folder / "seconds.json").exists():
-    _, seconds = _timed(
+    _, seconds, _ = _timed(
       lambda: rl_run_config.Run(config, problems).train(folder)
     )
     (folder / "seconds.json").write_text(f"{seconds:.1f}\n")
