@@ -174,7 +174,7 @@ def test_what_is_begun_has_the_ids_that_it_has_in_a_whole_text(
   whole = tokenizer.encode(raw)
   assert ids == whole[: len(ids)]
   # What is encoded alone isn't.
-  alone = codec.prompt(prefix).begun.tolist()
+  alone = tokenizer.encode(raw[:stop])
   assert alone != whole[: len(alone)]
 
 
