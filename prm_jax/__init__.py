@@ -49,10 +49,12 @@ if TYPE_CHECKING:
   from prm_jax.huggingface.exchange import Import as Import
   from prm_jax.jobs.policies import Policy as Policy
   from prm_jax.jobs.policies import Server as Server
+  from prm_jax.jobs.reward_models import ReferencePolicy as ReferencePolicy
   from prm_jax.jobs.reward_models import RewardModel as RewardModel
   from prm_jax.jobs.sample import Sample as Sample
   from prm_jax.jobs.score import Score as Score
   from prm_jax.labelling.consensus import Consensus as Consensus
+  from prm_jax.labelling.label_cpmi import CPMI as CPMI
   from prm_jax.labelling.label_judge import Judge as Judge
   from prm_jax.labelling.label_rollouts import MonteCarlo as MonteCarlo
   from prm_jax.labelling.label_rollouts import OmegaPRM as OmegaPRM
@@ -126,6 +128,7 @@ _HOMES = dict(
   Export="huggingface.exchange",
   Import="huggingface.exchange",
   Policy="jobs.policies",
+  ReferencePolicy="jobs.reward_models",
   RewardModel="jobs.reward_models",
   Sample="jobs.sample",
   Server="jobs.policies",
@@ -136,6 +139,7 @@ _HOMES = dict(
   Demo="demo.demo",
   Doctor="runtime.doctor",
   Consensus="labelling.consensus",
+  CPMI="labelling.label_cpmi",
   Judge="labelling.label_judge",
   MonteCarlo="labelling.label_rollouts",
   OmegaPRM="labelling.label_rollouts",

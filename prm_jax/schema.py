@@ -13,7 +13,7 @@ import dataclasses
 import json
 import numbers
 import reprlib
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from prm_jax import errors
 
@@ -482,6 +482,26 @@ STATISTICS = (
 # Unfinished solutions and texts that may follow their last step, within it ->
 # log-probabilities in nats, one row per solution, one column per text.
 LogLikelihood = Callable[[Sequence[Solution], Sequence[str]], list[list[float]]]
+
+
+class Weighed(NamedTuple):
+  """How likely a text is after an unfinished solution.
+
+  Args:
+    log_prob: Its log-probability in nats.
+    num_tokens: The number of its tokens there.
+  """
+
+  log_prob: float
+  num_tokens: int
+
+
+# Groups of unfinished solutions with texts that may follow the last step of
+# each, within it -> a row for each solution of a group, a column for each text.
+Weigh = Callable[
+  [Sequence[tuple[Sequence[Solution], Sequence[str]]]],
+  list[list[list[Weighed]]],
+]
 
 
 # Where a solution's extra holds the right answer to its problem.

@@ -187,10 +187,39 @@ def skywork(problem: str, steps: Sequence[str]) -> Found:
   return ids, places
 
 
+def _linked(problem: str, steps: Sequence[str]) -> list[list[int]]:
+  """Returns the ids of ContextPRM's text of each step."""
+  return [
+    _encode("llama_3", f"[CONTEXT]: {a}\n\n[CURRENT STEP]: {b} \n\n\n\n")
+    for a, b in zip([problem, *steps], steps)
+  ]
+
+
+def context_prm(problem: str, steps: Sequence[str]) -> Found:
+  """Returns the question's ids and each step's after it; their last places."""
+  ids = _encode("llama_3", f"<|begin_of_text|>{problem} \n\n")
+  places = []
+  for step in _linked(problem, steps):
+    ids += step
+    places.append(len(ids) - 1)
+  return ids, places
+
+
+def step_pairs(problem: str, steps: Sequence[str]) -> Found:
+  """Returns a text of each step one after another; their last places."""
+  ids, places = [], []
+  for step in _linked(problem, steps):
+    ids += [public("llama_3").token_to_id("<|begin_of_text|>"), *step]
+    places.append(len(ids) - 1)
+  return ids, places
+
+
 RECIPES = dict(
   qwen_prm=("qwen", qwen_prm),
   math_shepherd=("llama_2", math_shepherd),
   rlhflow=("llama_3", rlhflow),
   token_classification=("qwen", token_classification),
   skywork=("qwen", skywork),
+  context_prm=("llama_3", context_prm),
+  step_pairs=("llama_3", step_pairs),
 )

@@ -40,6 +40,7 @@ PUBLIC = (
   *("runtime.doctor", "device_check.check_device", "search.calibrate"),
   *("evaluation.choose_threshold", "reports.compare", "view.view"),
   *("labelling.label_rollouts", "labelling.label_judge"),
+  "labelling.label_cpmi",
   *("labelling.consensus", "labelling.select", "labelling.label_verify"),
   "probes.probe_faithfulness",
   "verifiers.verdicts",

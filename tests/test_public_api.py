@@ -74,6 +74,8 @@ def test_a_users_program_calls_every_name(folders, tmp_path):
   assert len({s.id for s in sampled}) == 2
   found = using_prm_jax.search(str(folders / "sft"), str(folders / "prm"))
   assert [s.id for s in found] == ["p", "p"]
+  labelled = using_prm_jax.label_without_rollouts(str(folders / "sft"))
+  assert all("cpmi" in s.extra for s in labelled)
   labelled = using_prm_jax.label(prm_jax.load(folders / "sft"))
   assert all(s.labels is not None for s in labelled)
   found = using_prm_jax.data_sets(

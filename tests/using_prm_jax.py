@@ -96,6 +96,15 @@ def sample(folder: str, file: str) -> list[prm_jax.Solution]:
   return sampled
 
 
+def label_without_rollouts(folder: str) -> list[prm_jax.Solution]:
+  """Labels by one policy, and scores by two: here one and itself."""
+  labelled = prm_jax.CPMI(folder, form="cumulative")(solutions())
+  reference = prm_jax.ReferencePolicy(folder, step_score="mean")
+  scores = prm_jax.Score(folder, reference=reference)(labelled)
+  assert all(x == 0.5 for row in scores for x in row.scores)
+  return labelled
+
+
 def label(policy: prm_jax.Sampler) -> list[prm_jax.Solution]:
   sampling = prm_jax.Sampling(max_tokens=4)
 

@@ -17,6 +17,7 @@ from prm_jax.huggingface import exchange
 from prm_jax.jobs import sample
 from prm_jax.jobs import score
 from prm_jax.labelling import consensus
+from prm_jax.labelling import label_cpmi
 from prm_jax.labelling import label_judge
 from prm_jax.labelling import label_rollouts
 from prm_jax.labelling import label_verify
@@ -58,6 +59,7 @@ KINDS: dict[str, tuple[str, dict[str, type[verbs.Verb]]]] = dict(
       people_round=people_round.PeopleRound,
       monte_carlo=label_rollouts.MonteCarlo,
       omega_prm=label_rollouts.OmegaPRM,
+      cpmi=label_cpmi.CPMI,
       judge=label_judge.Judge,
       verify=label_verify.LabelVerify,
       consensus=consensus.Consensus,

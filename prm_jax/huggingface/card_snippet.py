@@ -135,6 +135,8 @@ def _form(
   if isinstance(template, policy_text.PolicyTemplate):
     return _one_chat(template) if has_file else None
   assert isinstance(template, templates.PromptTemplate)
+  if templates.CONTEXT in template.step:
+    return None
   if templates.CUT in template.step:
     return _one_by_one(template.opening, template.step, tokenizer)
   return _one_text(template) if has_file else None

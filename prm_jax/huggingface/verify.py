@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import importlib
+import itertools
 import pathlib
 from typing import Any
 
@@ -122,13 +123,17 @@ def _require(*more: str) -> None:
 def _our_scores(
   checkpoint: pathlib.Path,
 ) -> tuple[list[_Ids], list[_Ids], list[np.ndarray]]:
-  """Returns each solution's ids, the places of its steps, and their scores."""
+  """Returns the ids of texts, the places of their steps, and all scores."""
   scorer = saved.load(checkpoint, compute_dtype="float32")
   texts, places = [], []
   for solution in SOLUTIONS:
     encoded = scorer.encode(solution)
-    texts.append(encoded.tokens)
-    places.append(encoded.step_end)
+    # Steps that are read apart are as many texts.
+    bounds = (*(encoded.starts or (0,)), len(encoded.tokens))
+    for start, end in itertools.pairwise(bounds):
+      at = encoded.step_end
+      texts.append(encoded.tokens[start:end])
+      places.append(at[(start <= at) & (at < end)] - start)
   with jax.default_matmul_precision("highest"):
     scored = scorer.score(SOLUTIONS)
   return texts, places, [np.asarray(x.scores) for x in scored]

@@ -283,9 +283,20 @@ def run(
 
 
 def finish(
-  journal: Journal, solutions: Sequence[schema.Solution], output: files.PathLike
+  journal: Journal,
+  solutions: Sequence[schema.Solution],
+  output: files.PathLike,
+  finished: Callable[
+    [list[schema.Solution]], list[schema.Solution]
+  ] = lambda solutions: solutions,
 ) -> list[schema.Solution]:
   """Writes the output from the journal alone; returns its solutions.
+
+  Args:
+    journal: The journal.
+    solutions: The solutions of the input.
+    output: The file to write.
+    finished: Returns what is written of what the journal holds.
 
   Raises:
     InputError: the disk is full, or a batch is no longer in the journal, which
@@ -317,6 +328,7 @@ def finish(
       )
   # All solutions of a problem are in one line, in the labeller's order.
   labelled.sort(key=lambda s: places.get(s.id, first[s.problem]))
+  labelled = finished(labelled)
   try:
     jsonl.write_solutions(output, labelled)
   except errors.InputError as e:

@@ -72,6 +72,9 @@ def run(
   so_far: Callable[[Mapping[str, int]], str],
   are_new: bool = False,
   on_new: Callable[[], None] = lambda: None,
+  finished: Callable[
+    [list[schema.Solution]], list[schema.Solution]
+  ] = lambda solutions: solutions,
 ) -> Done:
   """Does what the journal of an output lacks, and writes the output.
 
@@ -87,6 +90,7 @@ def run(
     so_far: Returns what was done so far, in a few words.
     are_new: Whether the solutions that are written are new ones.
     on_new: Is called if no earlier run did any of it.
+    finished: Returns what is written of the solutions of all batches.
   """
   with journal.opened(output, solutions, depends_on, fresh=job.fresh) as log:
     if log.ids:
@@ -112,5 +116,5 @@ def run(
         are_new=are_new,
         progress=after_batch,
       )
-    written = journal.finish(log, solutions, output)
+    written = journal.finish(log, solutions, output, finished)
   return Done(written, work, log.work)

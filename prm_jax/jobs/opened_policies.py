@@ -13,6 +13,7 @@ import jax
 from prm_jax import errors
 from prm_jax import remote
 from prm_jax.jobs import policies
+from prm_jax.policy import log_likelihood
 from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampling as sampling_lib
 from prm_jax.text import segmenters
@@ -60,10 +61,16 @@ def opened(
       with counting(client, counts):
         return client.generate(prefixes, n, found, seed, progress=tell)
 
+    def weigh(groups):
+      with counting(client, counts):
+        return client.weigh(groups)
+
+    tells = not client.endpoint.chat
     yield policies.Writer(
       complete,
       known | found.record() | dict(seed=seed),
-      None if client.endpoint.chat else client.log_likelihoods,
+      client.log_likelihoods if tells else None,
+      weigher=policies.Weigher(weigh) if tells else None,
     )
 
 
@@ -87,9 +94,21 @@ def _in_engine(
   def count_tokens(steps: Sequence[str]) -> int:
     return sum(len(loaded.tokenizer.encode(step)) + 1 for step in steps)
 
+  def weigh(groups):
+    rows, num_tokens = log_likelihood.weigh(
+      loaded.config, loaded.params, loaded.codec, groups
+    )
+    counts["forward_tokens"] += num_tokens
+    return rows
+
+  def spells(text: str) -> bool:
+    written = loaded.tokenizer.decode(loaded.tokenizer.encode(text))
+    return written.strip() == text.strip()
+
   return policies.Writer(
     *(complete, known, loaded.log_likelihoods, count_tokens),
     loaded.config.compute_dtype,
+    policies.Weigher(weigh, spells),
   )
 
 

@@ -250,6 +250,23 @@ class Policy(verbs.Value):
     return loaded, found, known | found.record() | dict(seed=seed)
 
 
+# Whether a model's vocabulary can write a text.
+Spells = Callable[[str], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Weigher:
+  """A model that tells how likely it finds texts.
+
+  Args:
+    weigh: How likely it finds them.
+    spells: Returns whether its vocabulary can write a text.
+  """
+
+  weigh: schema.Weigh
+  spells: Spells = lambda text: True
+
+
 @dataclasses.dataclass(frozen=True)
 class Writer:
   """A model that writes, and what its completions depend on.
@@ -260,6 +277,7 @@ class Writer:
     log_likelihoods: How likely it finds texts; None if that isn't known.
     count_tokens: How many tokens some steps have; None if that isn't known.
     compute_dtype: The type that it computes in; None if that isn't known.
+    weigher: How likely it finds texts token by token; None if it doesn't tell.
   """
 
   complete: Complete
@@ -267,6 +285,7 @@ class Writer:
   log_likelihoods: schema.LogLikelihood | None = None
   count_tokens: schema.CountTokens | None = None
   compute_dtype: str | None = None
+  weigher: Weigher | None = None
 
   def bind(self, tell: Tell) -> schema.Generate:
     """Returns the model as a Generate.

@@ -50,6 +50,7 @@ class Score(verbs.Verb):
       row), packed (rows are filled with several), or tree (solutions of one
       problem also share their common steps); the scores are the same
       (docs/evaluation.md).
+    reference: A policy that --checkpoint is compared with.
 
   Example:
     prm-jax score --checkpoint=runs/demo/prm --input=samples.jsonl \\
@@ -58,17 +59,24 @@ class Score(verbs.Verb):
 
   checkpoint: reward_models.RewardModel | files.PathLike
   layout: Literal["padded", "packed", "tree"] = "padded"
+  reference: reward_models.ReferencePolicy | files.PathLike | None = None
 
   compiles = True
 
   @functools.cached_property
   def scorer(self) -> scorer_lib.Scorer:
     """The model, loaded when it is first asked for."""
-    return self._model.load(self.layout)
+    return self._model.load(self.layout, self._reference)
 
   @property
   def _model(self) -> reward_models.RewardModel:
     return verbs.made(reward_models.RewardModel, self.checkpoint)
+
+  @property
+  def _reference(self) -> reward_models.ReferencePolicy | None:
+    if self.reference is None:
+      return None
+    return verbs.made(reward_models.ReferencePolicy, self.reference)
 
   def __call__(
     self, solutions: Sequence[schema.Solution]
@@ -89,9 +97,10 @@ class Score(verbs.Verb):
     Args:
       job: The files.
     """
-    outputs.check(
-      dict(output=job.output), [job.input.stored_at, self._model.folder]
-    )
+    read = [job.input.stored_at, self._model.folder]
+    if self._reference is not None:
+      read.append(self._reference.reference)
+    outputs.check(dict(output=job.output), read)
     solutions, left_out = job.input.read(job.shard)
     report.computed(dict(scorer=self.scorer.config.compute_dtype))
     if longer := self.scorer.longer_than_trained(solutions):

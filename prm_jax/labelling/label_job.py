@@ -52,6 +52,20 @@ class LabelJob(journaled.Job):
 
 
 @dataclasses.dataclass(frozen=True)
+class AnswersJob(LabelJob):
+  """Which solutions are labelled by right answers, and where they go.
+
+  Args:
+    problems: A file of problems with their right answers, one JSON object per
+      line, in addition to the field reference_answer of the solutions; two
+      different answers to one problem are an error (default: only
+      reference_answer).
+  """
+
+  problems: verbs.Local | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Task:
   """What is to be labelled.
 
@@ -69,20 +83,14 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
-class Labeller(verbs.Verb):
-  """Labels solutions by what a policy writes.
+class PolicyLabeller(verbs.Verb):
+  """Labels solutions by a policy.
 
   Args:
-    policy: The model that writes.
-    sampling: How it samples.
-    seed: The seed of all random numbers.
+    policy: The model.
   """
 
   policy: policies.Policy | files.PathLike
-  sampling: sampling_lib.Sampling = dataclasses.field(
-    default_factory=sampling_lib.Sampling
-  )
-  seed: verbs.Seed = 0
 
   compiles = True
   # Its name, as what labels depend on has it; whether it needs right answers;
@@ -91,9 +99,20 @@ class Labeller(verbs.Verb):
   needs_reference: ClassVar[bool] = True
   writes_new: ClassVar[bool] = False
 
+  @property
+  def _drawing(self) -> tuple[sampling_lib.Sampling, int]:
+    """How the policy samples, and the seed; nothing is drawn by default."""
+    return sampling_lib.Sampling(max_tokens=1, temperature=1.0), 0
+
   def _options(self) -> dict[str, Any]:
     """Returns the options that labels depend on, as plain data."""
     raise NotImplementedError
+
+  def _finished(
+    self, solutions: list[schema.Solution]
+  ) -> list[schema.Solution]:
+    """Returns the labelled solutions of all batches as they are written."""
+    return solutions
 
   def _labelling(
     self,
@@ -130,7 +149,7 @@ class Labeller(verbs.Verb):
     with self._opened(references, None, counts) as (label, _):
       labelled, work = label(solutions, lambda done, tokens=0: None)
     report.counted({**work, **counts})
-    return list(labelled)
+    return self._finished(list(labelled))
 
   @property
   def _also_read(self) -> list[files.PathLike | None]:
@@ -150,7 +169,7 @@ class Labeller(verbs.Verb):
   ) -> Iterator[tuple[Label, policies.Writer]]:
     from prm_jax.jobs import opened_policies
 
-    how = self._policy, self.sampling, self.seed, replies, counts
+    how = self._policy, *self._drawing, replies, counts
     with (
       opened_policies.opened(*how) as writer,
       self._labelling(writer, references, counts) as label,
@@ -172,7 +191,8 @@ class Labeller(verbs.Verb):
     claim = dict(kind=self.kind, shard=str(job.part))
     claim |= self._options()
     if not job.fresh:
-      known = self._policy.asked(self.sampling) | claim | dict(seed=self.seed)
+      sampling, seed = self._drawing
+      known = self._policy.asked(sampling) | claim | dict(seed=seed)
       journal.check(job.output, task.solutions, known)
     counts: Counter[str] = Counter()
     replies = policies.replies_path(job.output)
@@ -190,6 +210,7 @@ class Labeller(verbs.Verb):
         first="starting" if is_server else progress.COMPILING,
         so_far=_cost,
         are_new=self.writes_new,
+        finished=self._finished,
       )
       elapsed_s = time.perf_counter() - start
     self._report(job, task, done)
@@ -285,9 +306,29 @@ class Labeller(verbs.Verb):
     if rollouts and work.get("unended") == rollouts:
       _logger.info(
         "no rollout ended within"
-        f" `max_tokens={self.sampling.max_tokens}`: give more, or another"
+        f" `max_tokens={self._drawing[0].max_tokens}`: give more, or another"
         " policy; these labels say little"
       )
+
+
+@dataclasses.dataclass(frozen=True)
+class Labeller(PolicyLabeller):
+  """Labels solutions by what a policy writes.
+
+  Args:
+    policy: The model that writes.
+    sampling: How it samples.
+    seed: The seed of all random numbers.
+  """
+
+  sampling: sampling_lib.Sampling = dataclasses.field(
+    default_factory=sampling_lib.Sampling
+  )
+  seed: verbs.Seed = 0
+
+  @property
+  def _drawing(self) -> tuple[sampling_lib.Sampling, int]:
+    return self.sampling, self.seed
 
 
 def is_labelled(solution: schema.Solution) -> bool:
@@ -301,7 +342,7 @@ def is_labelled(solution: schema.Solution) -> bool:
 
 
 def _cost(work: Mapping[str, int]) -> str:
-  names = ("tokens", "rollouts")
+  names = ("tokens", "forward_tokens", "rollouts")
   return ", ".join(f"{work[n]:,} {n}" for n in names if n in work)
 
 

@@ -15,27 +15,12 @@ from prm_jax.labelling import label_job
 from prm_jax.labelling import monte_carlo
 from prm_jax.labelling import omega_prm
 from prm_jax.labelling import omega_tree
-from prm_jax.runtime import verbs
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class RolloutsJob(label_job.LabelJob):
-  """Which solutions are labelled by rollouts, and where they go.
-
-  Args:
-    problems: A file of problems with their right answers, one JSON object per
-      line, in addition to the field reference_answer of the solutions; two
-      different answers to one problem are an error (default: only
-      reference_answer).
-  """
-
-  problems: verbs.Local | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class OmegaPRMJob(RolloutsJob):
+class OmegaPRMJob(label_job.AnswersJob):
   """Which problems OmegaPRM solves, and where their solutions go.
 
   Args:
@@ -92,7 +77,7 @@ class MonteCarlo(monte_carlo.Options, _ByRollouts):
   kind = "monte_carlo"
   of_options = monte_carlo.Options
 
-  def run(self, job: RolloutsJob) -> None:
+  def run(self, job: label_job.AnswersJob) -> None:
     """Labels the solutions of a file.
 
     Args:

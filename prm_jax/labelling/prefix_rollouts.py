@@ -17,7 +17,7 @@ from typing import Any
 from prm_jax import schema
 
 # Fields of extra that an earlier labelling wrote.
-_OF_LABELS = ("values", "rollouts", "intervals")
+_OF_LABELS = ("values", "rollouts", "intervals", "cpmi")
 
 
 @dataclasses.dataclass(frozen=True)

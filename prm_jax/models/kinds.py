@@ -157,14 +157,18 @@ def _implicit_scores(
     beta: The scale of the reward.
     step_score: cumulative is sigmoid(q_t), the probability of a right outcome,
       which implicit_ce trains at the last step. increment is
-      sigmoid(q_t - q_{t-1}), the paper's step reward mapped to [0, 1].
+      sigmoid(q_t - q_{t-1}), the paper's step reward mapped to [0, 1]. mean is
+      the same with the mean of the step's tokens in place of their sum.
   """
   ratios = log_ratios(model, params, batch)
   starts = visibility.solution_starts(batch.visible_until)
-  if step_score == "increment":
+  if step_score != "cumulative":
     starts |= jnp.pad(batch.step_end[:, :-1], ((0, 0), (1, 0)))
   counted = jnp.where(batch.weights > 0, ratios, 0)
   log_odds = beta * visibility.running(jnp.add, counted, starts)
+  if step_score == "mean":
+    num = jnp.asarray(batch.weights > 0, jnp.float32)
+    log_odds /= jnp.maximum(visibility.running(jnp.add, num, starts), 1)
   return jax.nn.sigmoid(log_odds), log_odds
 
 

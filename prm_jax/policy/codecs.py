@@ -151,6 +151,8 @@ class Codec(Protocol):
     ...
 
 
+# A word with which a step may begin.
+_NEXT = "The"
 _OWN = encoding.EncodingConfig(template=own_form.OWN)
 
 
@@ -261,9 +263,21 @@ class TemplateCodec:
       if num is not None:
         begun = np.asarray(sampled[:num], np.int32)
         return Prompt(opening, begun, text=text)
-    ids, _ = self.template.encode_text(text, self.tokenizer)
-    begun = np.asarray(ids, np.int32)
+    begun = np.asarray(self._before_next(text), np.int32)
     return Prompt(opening, begun, sampled is not None, text)
+
+  def _before_next(self, text: str) -> list[int]:
+    """Returns a text's ids as they are where a step follows it.
+
+    A tokenizer may join line breaks at a text's end that are two ids before a
+    word.
+    """
+    if text[-1:].isspace():
+      ids, _ = self.template.encode_text(text + _NEXT, self.tokenizer)
+      num = policy_text.num_ids_of(ids, text, self.bytes)
+      if num is not None:
+        return ids[:num]
+    return self.template.encode_text(text, self.tokenizer)[0]
 
   def begun(self, prefix: schema.Solution) -> str:
     text = solution_texts.begun(prefix, self.template.separator)

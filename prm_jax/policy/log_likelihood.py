@@ -114,6 +114,68 @@ def of_groups(
   Returns:
     For each sequence arrays as long as it; their first number means nothing.
   """
+  rows, _ = _in_trees(groups, lambda x: _margins(params, x, config=config))
+  return [[Margins(*arrays) for arrays in group] for group in rows]
+
+
+def weigh(
+  config: model_config.ModelConfig,
+  params: Any,
+  codec: codecs.Codec,
+  groups: Sequence[tuple[Sequence[schema.Solution], Sequence[str]]],
+) -> tuple[list[list[list[schema.Weighed]]], int]:
+  """Returns how likely texts are after prefixes, and the tokens computed.
+
+  What prefixes and texts of a group begin with is computed once.
+
+  Args:
+    config: The shape of the policy.
+    params: Its parameters.
+    codec: How its prompts are written.
+    groups: Unfinished solutions, with the texts that may follow the last step
+      of each, within it.
+
+  Returns:
+    A row for each solution of a group, with a column for each text; and the
+    number of tokens of all trees, without padding.
+
+  Raises:
+    InputError: Two texts of a group are the same ids to the tokenizer.
+  """
+  choices = [
+    [choice(prefix, texts, codec) for prefix in prefixes]
+    for prefixes, texts in groups
+  ]
+  ids = [
+    [
+      np.concatenate([x.tokens[: x.shared], x.tokens[a:b]])
+      for x in group
+      for a, b in x.spans
+    ]
+    for group in choices
+  ]
+  log_probs = functools.partial(_token_log_probs, params, config=config)
+  rows, num_tokens = _in_trees(ids, lambda batch: (log_probs(batch),))
+  weighed = []
+  for group, arrays in zip(choices, rows, strict=True):
+    read = iter(arrays)
+    weighed.append(
+      [
+        [
+          schema.Weighed(float(next(read)[0][x.shared :].sum()), b - a)
+          for a, b in x.spans
+        ]
+        for x in group
+      ]
+    )
+  return weighed, num_tokens
+
+
+def _in_trees(
+  groups: Sequence[Sequence[np.ndarray]],
+  of_batch: Callable[[batch_lib.Batch], Sequence[Array]],
+) -> tuple[list[list[list[np.ndarray]]], int]:
+  """Returns a function's arrays for each sequence, and the trees' tokens."""
   examples = []
   for i, group in enumerate(groups):
     for ids in group:
@@ -125,9 +187,10 @@ def of_groups(
       )
   most = max([_BATCH_TOKENS, *map(len, examples)])
   segments, places = packing.placed_trees(examples, most)
-  rows = _by_shape(segments, lambda x: _margins(params, x, config=config))
-  read = iter(Margins(*(x[path] for x in rows[tree])) for tree, path in places)
-  return [list(itertools.islice(read, len(group))) for group in groups]
+  rows = _by_shape(segments, of_batch)
+  read = iter([x[path] for x in rows[tree]] for tree, path in places)
+  num_tokens = sum(map(len, segments))
+  return [list(itertools.islice(read, len(x))) for x in groups], num_tokens
 
 
 def _by_segment(
@@ -181,7 +244,7 @@ def choice(
   if len(set(map(tuple, whole))) < len(options):
     raise errors.InputError(
       f"options {', '.join(map(repr, options))}: two of them have the same"
-      " token ids; give a judge whose vocabulary has their words"
+      " token ids; give a model whose vocabulary has their words"
     )
   alone = codec.within(prefix, "")
   is_same = [len(set(column)) == 1 for column in zip(alone, *whole)]

@@ -14,13 +14,33 @@ from prm_jax.evaluation import bootstrap
 
 Record = Mapping[str, Any]
 
+# Whether what an area is divided by is known: right after no step.
+_KNOWN = "right_0_of_areas"
 _RESAMPLES = 2_000
 _RANK_RESAMPLES = 500
 _QUARTERS = ("0-25", "25-50", "50-75", "75-100")
+# What a step has, by these names; and which of it are compared.
+_PAIRS = dict(
+  weight_and_score=("weight", "score", "weight of a step and its PRM score"),
+  weight_and_score_drop=(
+    *("weight", "drop"),
+    "weight of a step and PRM score that it loses",
+  ),
+  weight_and_score_drop_after=(
+    *("weight", "drop_after"),
+    "weight of a step and lowest PRM score from it on, lost",
+  ),
+  weight_and_position=("weight", "place", "weight of a step and its place"),
+  score_and_position=("score", "place", "PRM score of a step and its place"),
+  score_drop_and_position=(
+    *("drop", "place"),
+    "PRM score that a step loses and its place",
+  ),
+)
 # The name of a row, and what it says; docs/faithfulness.md has more.
 ROWS = dict(
-  whole_same="asked after all steps: same answer",
-  early_same_0="asked after 0 % of the steps: same answer",
+  whole_same="asked after all steps: the answer that it states",
+  early_same_0="asked after 0 % of the steps: same answer as after all",
   early_same_25="after 25 %",
   early_same_50="after 50 %",
   early_same_75="after 75 %",
@@ -30,25 +50,26 @@ ROWS = dict(
   early_aoc_normalised="the same / (1 - right after no step)",
   corrupt_changed="a number changed, the rest kept: another answer",
   rewrite_changed="a number changed, the rest rewritten: another answer",
+  rewrite_unchanged_changed="no number changed, the rest rewritten: another",
   filler_same="dots in place of the steps: same answer",
   filler_without_steps_same="nothing in place of the steps: same answer",
   cue_followed="a cue to a wrong answer: followed",
   cue_mentioned_of_followed="of these mentioned in the steps",
   cue_mentioned="a cue to a wrong answer: mentioned",
+  cue_mentioned_without="steps without a cue have such words",
   weight_corrupted="log-probability lost, number changed, nats a step",
   weight_left_out="log-probability lost, step left out, nats a step",
   nldd="NLDD, %",
   **{f"nldd_{x}": f"NLDD, steps at {x} % of the chain, %" for x in _QUARTERS},
-  weight_and_score="Spearman: weight of a step and its PRM score",
-  weight_and_position="Spearman: weight of a step and its place",
-  score_and_position="Spearman: PRM score of a step and its place",
+  score_drop="PRM score lost by a step whose number is changed",
+  score_drop_after="lowest PRM score from there on: lost",
+  **{name: f"Spearman: {text}" for name, (*_, text) in _PAIRS.items()},
 )
 
 
 def summary(
   records: Sequence[Record],
   problems: Sequence[str],
-  step_scores: Sequence[Sequence[float]] | None = None,
   seed: int = 0,
 ) -> dict[str, Any]:
   """Returns each measure with its 95 % interval over problems.
@@ -56,7 +77,6 @@ def summary(
   Args:
     records: What faithfulness.probe found of each solution.
     problems: The problem of each.
-    step_scores: The PRM scores of each solution's steps, if there are any.
     seed: The seed of the bootstrap.
 
   Returns:
@@ -66,6 +86,8 @@ def summary(
   """
   able = [i for i, x in enumerate(records) if x["skipped"] is None]
   counted = Counter(str(x["skipped"]) for x in records if x["skipped"])
+  for i in able:
+    counted.update(_left_out(records[i]))
   counted.update(
     f"nldd_{records[i]['nldd_skipped']}"
     for i in able
@@ -82,8 +104,7 @@ def summary(
     for name, value in _values(records[i]):
       values[of].setdefault(name, []).append(value)
   out |= _means(values, seed)
-  scores = None if step_scores is None else [step_scores[i] for i in able]
-  out |= _correlations([records[i] for i in able], scores, unit, seed)
+  out |= _correlations([records[i] for i in able], unit, seed)
   return {
     k: out[k]
     for k in ("num_solutions", "num_probed", "skipped", *ROWS)
@@ -126,31 +147,58 @@ def _ranks(values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
   return (first + (counts - 1) / 2)[inverse]
 
 
+def _left_out(record: Record) -> Iterator[str]:
+  """Yields why a probe has no number of a probed solution or of a step."""
+  if record["whole_answer"] is None:
+    yield "no_answer_after_all_steps"
+  yield from ("no_number_in_a_step" for x in record["corrupted"] if x is None)
+  changed = zip(record["corrupted"], record.get("rewrite_same", ()))
+  yield from (
+    "no_end_of_a_rewritten_solution"
+    for x, same in changed
+    if x is not None and same is None
+  )
+
+
 def _values(record: Record) -> Iterator[tuple[str, float]]:
   """Yields each number that a record adds to the mean of a row."""
-  yield "whole_same", record["whole_same"]
+  if record["whole_same"] is not None:
+    yield "whole_same", record["whole_same"]
   if early := record.get("early"):
     shares = [k / record["num_steps"] for k in early["steps"]]
-    for percent in (0, 25, 50, 75):
-      at = np.interp(percent / 100, shares, early["same"])
-      yield f"early_same_{percent}", float(at)
-    yield "early_aoc", area_over_curve(shares, early["same"])
     if early["right"][0] is not None:
       yield "early_right_0", early["right"][0]
       yield "early_right_100", early["right"][-1]
+    if None not in early["same"]:
+      for percent in (0, 25, 50, 75):
+        at = np.interp(percent / 100, shares, early["same"])
+        yield f"early_same_{percent}", float(at)
+      area = area_over_curve(shares, early["same"])
+      yield "early_aoc", area
+      if early["right"][0] is not None:
+        yield "early_aoc_normalised", area
+        yield _KNOWN, early["right"][0]
   for name in ("corrupt", "rewrite"):
     for same in record.get(f"{name}_same", ()):
       if same is not None:
         yield f"{name}_changed", not same
-  if filler := record.get("filler"):
+  if (same := record.get("rewrite_unchanged_same")) is not None:
+    yield "rewrite_unchanged_changed", not same
+  filler = record.get("filler")
+  if filler and None not in filler.values():
     yield "filler_same", filler["same"]
     yield "filler_without_steps_same", filler["without_steps_same"]
-  if cue := record.get("cue"):
+  cue = record.get("cue")
+  if cue and cue["followed"] is not None:
     yield "cue_followed", cue["followed"]
     yield "cue_mentioned", cue["mentioned"]
+    yield "cue_mentioned_without", cue["mentioned_without"]
     if cue["followed"]:
       yield "cue_mentioned_of_followed", cue["mentioned"]
-  for name in ("weight_corrupted", "weight_left_out"):
+  for name in (
+    *("weight_corrupted", "weight_left_out"),
+    *("score_drop", "score_drop_after"),
+  ):
     for value in record.get(name, ()):
       if value is not None:
         yield name, value
@@ -176,11 +224,12 @@ def _means(
       name: (means[i], draws[:, i], nums[:, i].sum())
       for i, name in enumerate(names)
     }
-    if "early_right_0" in columns:
-      aoc, known = columns["early_aoc"], columns["early_right_0"]
+    if _KNOWN in columns:
+      known = columns.pop(_KNOWN)
+      area = columns["early_aoc_normalised"]
       columns["early_aoc_normalised"] = (
-        *(a / (1 - b) for a, b in zip(aoc[:2], known[:2], strict=True)),
-        aoc[2],
+        *(a / (1 - b) for a, b in zip(area[:2], known[:2], strict=True)),
+        area[2],
       )
   return {
     name: _estimate(mean, of_draws, num, len(values))
@@ -204,41 +253,53 @@ def _estimate(
 
 
 def _correlations(
-  records: Sequence[Record],
-  scores: Sequence[Sequence[float]] | None,
-  unit: Int[np.ndarray, " N"],
-  seed: int,
+  records: Sequence[Record], unit: Int[np.ndarray, " N"], seed: int
 ) -> dict[str, Any]:
-  """Returns the rank correlations over all steps that have a weight."""
+  """Returns the rank correlations over all steps that have both numbers."""
   rows = [
-    (weight, k / record["num_steps"], scores[i][k] if scores else 0.0, unit[i])
+    (unit[i], step)
     for i, record in enumerate(records)
-    for k, weight in zip(record["steps"], record.get("weight_corrupted", ()))
-    if weight is not None
+    for step in _steps(record)
   ]
-  if len(rows) < 2:
-    return {}
-  columns = np.array([row[:3] for row in rows], float)
-  own = [
-    np.flatnonzero([row[3] == u for row in rows]) for u in range(unit.max() + 1)
-  ]
-  pairs = dict(weight_and_position=(0, 1))
-  if scores:
-    pairs |= dict(weight_and_score=(0, 2), score_and_position=(2, 1))
-  rng = np.random.default_rng(seed)
-  drawn = [
-    columns[np.concatenate([own[u] for u in chosen])]
-    for chosen in rng.integers(len(own), size=(_RANK_RESAMPLES, len(own)))
-  ]
-  return {
-    name: _estimate(
-      spearman(columns[:, a], columns[:, b]),
-      np.array([spearman(x[:, a], x[:, b]) for x in drawn]),
-      len(rows),
-      len(own),
+  drawn = np.random.default_rng(seed).integers(
+    unit.max() + 1, size=(_RANK_RESAMPLES, unit.max() + 1)
+  )
+  out = {}
+  for name, (*pair, _) in _PAIRS.items():
+    have = [row for row in rows if None not in map(row[1].get, pair)]
+    if len(have) < 2:
+      continue
+    a, b = (np.array([row[1][x] for row in have], float) for x in pair)
+    of = np.array([row[0] for row in have])
+    own = [np.flatnonzero(of == u) for u in range(unit.max() + 1)]
+    chosen = [np.concatenate([own[u] for u in draw]) for draw in drawn]
+    out[name] = _estimate(
+      spearman(a, b),
+      np.array([spearman(a[x], b[x]) for x in chosen]),
+      len(have),
+      sum(len(x) > 0 for x in own),
     )
-    for name, (a, b) in pairs.items()
-  }
+  return out
+
+
+def _steps(record: Record) -> Iterator[dict[str, float | None]]:
+  """Yields what each corrupted step has, by its name in _PAIRS."""
+  none = [None] * len(record["steps"])
+  scores = record.get("step_scores")
+  for k, weight, drop, after in zip(
+    record["steps"],
+    record.get("weight_corrupted", none),
+    record.get("score_drop", none),
+    record.get("score_drop_after", none),
+  ):
+    if weight is not None or drop is not None:
+      yield dict(
+        weight=weight,
+        place=k / record["num_steps"],
+        score=scores[k] if scores else None,
+        drop=drop,
+        drop_after=after,
+      )
 
 
 def table(results: Mapping[str, Any]) -> str:
@@ -252,7 +313,7 @@ def table(results: Mapping[str, Any]) -> str:
     f"{results['num_probed']} of {results['num_solutions']} solutions probed"
   ]
   lines += [
-    f"  not: {count} {name.replace('_', ' ')}"
+    f"  left out: {count} {name.replace('_', ' ')}"
     for name, count in sorted(results["skipped"].items())
   ]
   for name, text in ROWS.items():

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import logging
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.jobs import job_inputs
 from prm_jax.jobs import journal
 from prm_jax.jobs import journaled
 from prm_jax.jobs import policies
+from prm_jax.jobs import references
 from prm_jax.jobs import report
 from prm_jax.jobs import step_scores as step_scores_lib
 from prm_jax.policy import sampling as sampling_lib
+from prm_jax.probes import asked_answers
 from prm_jax.probes import faithfulness
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
-from prm_jax.text import answers
 
 _logger = logging.getLogger(__name__)
+
+# Solutions and what was found of them -> what a PRM says of each.
+_ScoresOf = Callable[
+  [Sequence[schema.Solution], Sequence[dict[str, Any]]], list[dict[str, Any]]
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +77,8 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
       weight (the answer's log-probability without a step or with a corrupted
       one, and NLDD); default: all (docs/faithfulness.md).
     force: The text that asks for the answer after steps; an answer must be read
-      after it (docs/answers.md).
+      after it (docs/answers.md). 'The answer is \\boxed{' is for a policy that
+      boxes its answers.
     max_steps: The most steps of a solution that are probed, evenly spread.
     temperature: The temperature of what is written; 0 always takes the most
       likely token.
@@ -91,7 +99,12 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
 
   def _faults(self) -> Iterator[str]:
     yield from super()._faults()
-    if answers.extract(f"{self.force} 7") != "7":
+    for name in self.probe:
+      if name not in faithfulness.PROBES:
+        known = ", ".join(faithfulness.PROBES)
+        yield f"`probe={name}`: there is no such probe; give one of {known}"
+    ends = ("", "}", "}$")
+    if not any(asked_answers.read(self.force, f"7{x}") == "7" for x in ends):
       yield (
         f"`force={self.force}`: no answer is read after it (docs/answers.md);"
         " give a text such as 'The answer is'"
@@ -128,9 +141,11 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
     from prm_jax.probes import probed_policy
 
     solutions = list(solutions)
+    errors.raise_first(_already_probed(solutions))
+    score = self._scores_of(solutions)
     how = self._policy, self._sampling, self.seed
     with probed_policy.opened(*how, None) as policy:
-      probed = self._probed(solutions, policy)
+      probed = self._probed(solutions, policy, score)
     return probed, self._summary(probed)
 
   def run(self, job: ProbeJob) -> None:
@@ -147,12 +162,16 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
     read: list[Any] = [job.input.stored_at]
     if not policy.is_server:
       read.append(files.local_path(policy.source))
-    if self.checkpoint is not None or self.scores is not None:
+    if self._has_scores:
       read.append(self.stored_at)
     for path in (job.output, journal.path_of(job.output)):
       outputs.check(dict(output=path), read)
     solutions, left_out = job.input.read_some()
     solutions = [s for s in solutions if job.part.holds(s.problem)]
+    errors.raise_first(_already_probed(solutions), f"{job.input.stored_at}: ")
+    # One that is no text is refused.
+    [*references.claimed(solutions, f"{job.input.stored_at}: solution")]
+    score = self._scores_of(solutions)
     replies = policies.replies_path(job.output) if policy.is_server else None
     how = policy, self._sampling, self.seed
     with probed_policy.opened(*how, replies) as opened:
@@ -161,12 +180,13 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
         batch: Sequence[schema.Solution], tell: journaled.Tell
       ) -> tuple[list[schema.Solution], dict[str, int]]:
         del tell
-        return self._probed(batch, opened), {}
+        return self._probed(batch, opened, score), {}
 
       done = journaled.run(
         *(job, job.output, solutions),
         dict(kind="faithfulness", shard=str(job.part))
         | dataclasses.asdict(self._options)
+        | (dict(scored_by=self.origin) if self._has_scores else {})
         | opened.depends_on,
         work_on,
         doing="probe",
@@ -177,24 +197,59 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
     verbs.log_text(_logger, faithfulness_summary.table(results))
     report.left_out(left_out)
 
+  @property
+  def _has_scores(self) -> bool:
+    return self.checkpoint is not None or self.scores is not None
+
+  def _scores_of(self, solutions: Sequence[schema.Solution]) -> _ScoresOf:
+    """Returns what adds a PRM's scores to what was found of solutions.
+
+    Args:
+      solutions: All solutions: each of them has scores in a file of them.
+    """
+    from prm_jax.probes import score_drops
+
+    if self.checkpoint is not None:
+      scorer, _ = self._loaded
+      return lambda some, found: score_drops.of(some, found, scorer.score)
+    if self.scores is None:
+      return lambda some, found: [{}] * len(some)
+    rows = self.step_scores(solutions).step_scores
+    by_id = {s.id: row for s, row in zip(solutions, rows, strict=True)}
+    return lambda some, found: [
+      {} if x["skipped"] else dict(step_scores=by_id[s.id])
+      for s, x in zip(some, found, strict=True)
+    ]
+
   def _probed(
-    self, solutions: Sequence[schema.Solution], policy: Any
+    self,
+    solutions: Sequence[schema.Solution],
+    policy: Any,
+    scores_of: _ScoresOf,
   ) -> list[schema.Solution]:
     found = faithfulness.probe(solutions, policy, self._options)
     return [
-      dataclasses.replace(s, extra={**s.extra, faithfulness.FIELD: x})
-      for s, x in zip(solutions, found, strict=True)
+      dataclasses.replace(s, extra={**s.extra, faithfulness.FIELD: x | scores})
+      for s, x, scores in zip(
+        solutions, found, scores_of(solutions, found), strict=True
+      )
     ]
 
   def _summary(self, probed: Sequence[schema.Solution]) -> dict[str, Any]:
     from prm_jax.probes import faithfulness_summary
 
-    scores = None
-    if self.checkpoint is not None or self.scores is not None:
-      scores = self.step_scores(probed).step_scores
     return faithfulness_summary.summary(
       [s.extra[faithfulness.FIELD] for s in probed],
       [s.problem for s in probed],
-      scores,
       self.seed,
     )
+
+
+def _already_probed(solutions: Sequence[schema.Solution]) -> Iterator[str]:
+  """Yields why solutions are none to probe."""
+  for s in solutions:
+    if faithfulness.FIELD in s.extra:
+      yield (
+        f"solution {s.id!r} was probed already; give the samples that it was"
+        f" made of, or take its field {faithfulness.FIELD!r} out"
+      )

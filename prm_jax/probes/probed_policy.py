@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TYPE_CHECKING
 
 from prm_jax import schema
 from prm_jax.jobs import policies
+from prm_jax.policy import codecs
 from prm_jax.policy import sampling as sampling_lib
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 # The most tokens of an answer that is asked for.
 ANSWER_TOKENS = 24
+# A word with which a step may begin.
+_NEXT = "The"
 
 
 class Sureness(NamedTuple):
@@ -25,8 +28,8 @@ class Sureness(NamedTuple):
 
   Args:
     log_prob: The log-probability of the answer's text.
-    first_log_prob: That of the answer's first token that isn't blank, or None
-      if the policy is at a server.
+    first_log_prob: That of the answer's first token with a digit, or if none
+      has one of the first that isn't blank; None if the policy is at a server.
     margin: By how much that token's logit exceeds the largest other one, or
       None.
     logit_std: The standard deviation of the logits there, or None.
@@ -115,10 +118,15 @@ def of_sampler(
   short = dataclasses.replace(found, max_tokens=ANSWER_TOKENS)
 
   def finish(prefixes):
-    rows, _ = engine.generate(prefixes, 1, found, key)
+    if not prefixes:
+      return []
+    begun = [_as_written(p, codec) for p in prefixes]
+    rows, _ = engine.generate(begun, 1, found, key)
     return [row[0] for row in rows]
 
   def answer(prefixes):
+    if not prefixes:
+      return []
     requests = [
       rollout_engine.Request(p.id, codec.within(p, ""), 1) for p in prefixes
     ]
@@ -146,11 +154,35 @@ def of_sampler(
   return ProbedPolicy(finish, answer, sureness, count, depends_on or {})
 
 
+def _as_written(prefix: schema.Solution, codec: Any) -> schema.Solution:
+  """Returns a prefix with the ids that it has if something follows.
+
+  A tokenizer may join line breaks at the end of a text that are two ids before
+  a word, and a space is often a part of the next word; the policy writes that
+  space itself.
+  """
+  text, spans = prefix.raw_text, prefix.spans
+  if not isinstance(codec, codecs.TemplateCodec) or not text or not spans:
+    return prefix
+  ids, _ = codec.template.encode_text(text + _NEXT, codec.tokenizer)
+  ids = ids[: int((codec.bytes.ends(ids) <= len(text)).sum())]
+  begun = codec.bytes.text(ids)
+  if not text.startswith(begun) or len(begun) < spans[-1][1]:
+    return prefix
+  sampled = dict(tokenizer=codec.bytes.digest, ids=[*map(int, ids)])
+  return dataclasses.replace(
+    prefix, raw_text=begun, extra={schema.SAMPLED: sampled}
+  )
+
+
 def _sureness(ids, row, start, decode) -> Sureness:
   """Returns how sure a policy is of the ids from a place on."""
-  own = range(start, len(ids))
-  # A space by itself says nothing of the answer.
-  first = next((i for i in own if decode([int(ids[i])]).strip()), start)
+  own, texts = range(start, len(ids)), [decode([int(x)]) for x in ids[start:]]
+  # A space or "$" by itself says nothing of the answer.
+  first = next(
+    (i for i, x in zip(own, texts) if any(map(str.isdigit, x))),
+    next((i for i, x in zip(own, texts) if x.strip()), start),
+  )
   log_prob = float(row.log_prob[first])
   return Sureness(
     float(row.log_prob[start:].sum()),

@@ -256,6 +256,19 @@ class Client:
     of a prompt (echo), as vLLM and SGLang do, and an option must begin with a
     token.
     """
+    rows = self.weigh([(prefixes, options)], progress=progress)[0]
+    return [[x.log_prob for x in row] for row in rows]
+
+  def weigh(
+    self,
+    groups: Sequence[tuple[Sequence[schema.Solution], Sequence[str]]],
+    *,
+    progress: Callable[[int], None] = lambda done: None,
+  ) -> list[list[list[schema.Weighed]]]:
+    """Returns how likely texts are; this is a schema.Weigh.
+
+    See log_likelihoods.
+    """
     if self.endpoint.chat:
       raise errors.InputError(
         f"{self.endpoint.url}: a chat doesn't give the log-probabilities of a"
@@ -271,12 +284,19 @@ class Client:
     def read(reply: Record, _: Record, option: str) -> Record:
       return replies.log_prob(reply, option, self.endpoint.url)
 
-    pairs = [(p, option) for p in prefixes for option in options]
-    records = self._asker.ask_all(prefixes, pairs, request, read, progress)
+    asked = [p for prefixes, _ in groups for p in prefixes]
+    widths = [len(options) for prefixes, options in groups for _ in prefixes]
+    pairs = [
+      (p, option)
+      for prefixes, options in groups
+      for p in prefixes
+      for option in options
+    ]
+    records = self._asker.ask_all(asked, pairs, request, read, progress)
     self._counts["weighed"] += len(records)
     self._counts["prompt_tokens"] += sum(x["prompt_tokens"] for x in records)
-    values = [record["log_prob"] for record in records]
-    return _rows(values, [len(options)] * len(prefixes))
+    values = [schema.Weighed(x["log_prob"], x["num_tokens"]) for x in records]
+    return _rows(_rows(values, widths), [len(x) for x, _ in groups])
 
   # --- Requests and what is made of them --------------------------------------
 

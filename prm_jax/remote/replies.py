@@ -184,7 +184,10 @@ def _is_finite(value: Any) -> bool:
 
 
 def log_prob(reply: Record, option: str, url: str) -> Record:
-  """Returns log_prob, of the option at the prompt's end, and prompt_tokens."""
+  """Returns log_prob and num_tokens of the option at the prompt's end.
+
+  And prompt_tokens, of all of the prompt.
+  """
   choice, prompt_tokens, _ = _choice(reply)
   log_probs = _object(choice.get("logprobs"))
   tokens, values = log_probs.get("tokens"), log_probs.get("token_logprobs")
@@ -206,4 +209,8 @@ def log_prob(reply: Record, option: str, url: str) -> Record:
       f" end is {text!r}; begin the option where a token begins, such as with"
       " a space"
     )
-  return dict(log_prob=float(sum(chosen)), prompt_tokens=prompt_tokens)
+  return dict(
+    log_prob=float(sum(chosen)),
+    num_tokens=len(chosen),
+    prompt_tokens=prompt_tokens,
+  )

@@ -239,21 +239,12 @@ def _other(
   folder = _folder(text, field, programs)
   described = model_json.read_description(folder)
   tokenizer = model_json.read_tokenizer(folder, described)
-  if not _same_ids(policys, tokenizer):
+  if not tokenizer_lib.same_ids(policys, tokenizer):
     raise errors.InputError(
       f"{field}={text}: has another tokenizer than the policy, whose ids it"
       " must read; give one with the policy's"
     )
   return described.model, parameters.load_params(folder, described)
-
-
-def _same_ids(a: tokenizer_lib.Tokenizer, b: tokenizer_lib.Tokenizer) -> bool:
-  """Returns whether two tokenizers have the same ids for the same texts."""
-  controls = [(x.vocab_size, x.bos, x.eos, x.separator) for x in (a, b)]
-  ids = range(a.text_ids)
-  return controls[0] == controls[1] and all(
-    a.decode([i]) == b.decode([i]) for i in ids
-  )
 
 
 def _score(

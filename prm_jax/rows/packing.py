@@ -37,14 +37,20 @@ class Segment:
 
 
 def chain(example: encoding.Example) -> Segment:
-  """Returns one example as a segment: every token sees all tokens before it."""
+  """Returns one example as a segment: every token sees all tokens before it.
+
+  Of steps that are read apart, those of its own step.
+  """
   n = len(example)
-  positions = np.arange(n, dtype=np.int32)
+  index = np.arange(n, dtype=np.int32)
+  starts = np.asarray(example.starts or (0,), np.int32)
+  of = np.searchsorted(starts, index, "right") - 1
+  positions = index - starts[of]
   return Segment(
     tokens=example.tokens,
     positions=positions,
-    visible_until=np.full(n, n, np.int32),
-    parent=positions - 1,
+    visible_until=np.append(starts[1:], np.int32(n))[of],
+    parent=np.where(positions == 0, np.int32(-1), index - 1),
     labels=example.labels,
     weights=example.weights,
     step_end=example.step_end,

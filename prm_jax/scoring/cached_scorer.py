@@ -28,7 +28,6 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.models import kinds
 from prm_jax.rows import packing
 from prm_jax.runtime import arguments
 from prm_jax.runtime import checks
@@ -141,8 +140,8 @@ class CachedScorer:
       are needed.
 
   Raises:
-    InputError: The reward model is an implicit PRM, or a number is out of
-      range.
+    InputError: Solutions share no prefixes with this reward model (see
+      Scorer.shares_nothing), or a number is out of range.
   """
 
   @arguments.checked
@@ -155,10 +154,9 @@ class CachedScorer:
     row_tokens: int = 256,
     most_tokens: int = 0,
   ):
-    if kinds.KINDS[scorer.program].scores_whole_solutions:
+    if reason := scorer.shares_nothing:
       raise errors.InputError(
-        f"an {scorer.program} PRM with a cache of prefixes: its scores are sums"
-        " over whole solutions; use the scorer itself"
+        f"a cache of prefixes: {reason}; use the scorer itself"
       )
     self.scorer = scorer
     self.cache_tokens = cache_tokens

@@ -76,8 +76,8 @@ class Scorer:
     segmenter: How score_text cuts a text into steps; None if that isn't known.
 
   Raises:
-    InputError: The layout is unknown, or it is tree and the model is an
-      implicit PRM or its attention supports no trees; or row_lengths are given
+    InputError: The layout is unknown, or it is tree and the model shares no
+      prefixes or its attention supports no trees; or row_lengths are given
       for padded rows.
   """
 
@@ -103,18 +103,23 @@ class Scorer:
   def __post_init__(self):
     checks.check_choice("layout", self.layout, LAYOUTS)
     checks.check_counts(self, ("batch_tokens",))
-    whole = kinds.KINDS[self.program].scores_whole_solutions
     if self.row_lengths and self.layout == "padded":
       raise errors.InputError(
         "row_lengths with layout='padded': give packed or tree"
       )
-    if self.layout == "tree" and whole:
-      raise errors.InputError(
-        f"layout='tree': an {self.program} PRM sums over the tokens of one"
-        " solution; use padded or packed"
-      )
+    if self.layout == "tree" and (reason := self.shares_nothing):
+      raise errors.InputError(f"layout='tree': {reason}; use padded or packed")
     if self.layout == "tree":
       model_config.check_trees(self.config.attention, "layout='tree'")
+
+  @property
+  def shares_nothing(self) -> str:
+    """Why solutions can't share their prefixes' work; "" if they can."""
+    if kinds.KINDS[self.program].scores_whole_solutions:
+      return f"an {self.program} PRM's scores are sums over whole solutions"
+    if self.encoding.template.apart:
+      return f"the template {self.encoding.template.name!r} reads steps apart"
+    return ""
 
   @overload
   def score(

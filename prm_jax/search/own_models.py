@@ -10,7 +10,6 @@ from jaxtyping import Int
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.models import kinds
 from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampler as sampler_lib
 from prm_jax.scoring import cached_scorer
@@ -80,8 +79,8 @@ def of_scorer(
 ) -> search_models.Verifier:
   """Returns a reward model that keeps what it reads in a search.
 
-  An implicit PRM, whose scores are sums over whole solutions, is used without a
-  cache, and its cost isn't known: it reads each solution whole, with two models.
+  One whose solutions share no prefixes (an implicit PRM, steps that are read
+  apart) is used without a cache, and its cost isn't known.
 
   Args:
     scorer: The reward model.
@@ -101,7 +100,7 @@ def of_scorer(
     last = int(encoded.step_end[-1]) + 1 if len(encoded.step_end) else 0
     return encoded.tokens[:last]
 
-  if kinds.KINDS[scorer.program].scores_whole_solutions:
+  if scorer.shares_nothing:
     return search_models.Verifier(
       scorer.score, aggregate, compute_dtype=compute_dtype
     )

@@ -390,7 +390,7 @@ def cache_of(
     limits: How much is kept, and the most tokens of a solution.
 
   Raises:
-    InputError: The scorer is an implicit PRM.
+    InputError: Solutions share no prefixes with this scorer.
   """
   num = limits.cache_tokens
   if not num:
@@ -438,9 +438,8 @@ def in_batches(
     scorer: The scorer. Solutions share prefixes if its model can score trees.
     limits: The most tokens of a solution and of a batch.
   """
-  kind = kinds.KINDS[scorer.program]
   can_share = not (
-    kind.scores_whole_solutions
+    scorer.shares_nothing
     or scorer.config.attention in model_config.PACKED_ATTENTION
   )
   return dataclasses.replace(

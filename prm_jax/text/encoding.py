@@ -107,6 +107,7 @@ class Example:
     prompt_tokens: The number of tokens before the first step.
     problem: The text of the problem.
     pair_group: See batch.Batch; rows.preference_pairs makes it.
+    starts: See template.EncodedSolution.
   """
 
   tokens: np.ndarray
@@ -117,6 +118,7 @@ class Example:
   prompt_tokens: int = 0
   problem: str = ""
   pair_group: np.ndarray | None = None
+  starts: tuple[int, ...] = ()
 
   def __len__(self) -> int:
     return len(self.tokens)
@@ -284,6 +286,7 @@ def untargeted(
   return Example(
     *(encoded.tokens, labels, weights, step_end, group, encoded.prompt_tokens),
     problem,
+    starts=encoded.starts,
   )
 
 
@@ -331,7 +334,8 @@ def until_last_target(example: Example) -> Example:
     for name, array in vars(example).items()
     if isinstance(array, np.ndarray)
   }
-  return dataclasses.replace(example, **cut)
+  starts = tuple(start for start in example.starts if start < end)
+  return dataclasses.replace(example, **cut, starts=starts)
 
 
 def orm_examples(

@@ -26,6 +26,7 @@ class OwnForm:
 
   name: ClassVar[str] = "native"
   of_policy: ClassVar[bool] = False
+  apart: ClassVar[bool] = False
   segmenter: ClassVar[None] = None
 
   def fitted(self, tokenizer: tokenizer_lib.Tokenizer) -> OwnForm:

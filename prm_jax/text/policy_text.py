@@ -99,6 +99,7 @@ class PolicyTemplate:
   no_conversation: str = "it wasn't imported with its chat template"
 
   of_policy: ClassVar[bool] = True
+  apart: ClassVar[bool] = False
 
   def __post_init__(self):
     kinds = [kind for kind, _ in self.opening]

@@ -27,12 +27,15 @@ class EncodedSolution:
       less than the solution's if its last steps were cut off.
     prompt_tokens: The number of ids before the first step.
     turns: Of a trajectory, the ids of each turn, as (first, one after last).
+    starts: Of a template that reads steps apart, the place of each step's first
+      id; no id before it is seen from there on.
   """
 
   tokens: np.ndarray
   step_end: np.ndarray
   prompt_tokens: int
   turns: tuple[tokenizer_lib.Span, ...] | None = None
+  starts: tuple[int, ...] = ()
 
   @property
   def own(self) -> np.ndarray:
@@ -58,6 +61,11 @@ class Template(Protocol):
   @property
   def of_policy(self) -> bool:
     """Whether it is a published policy's; such a one alone reads conversations."""
+    ...
+
+  @property
+  def apart(self) -> bool:
+    """Whether each step is read in a sequence of its own."""
     ...
 
   @property

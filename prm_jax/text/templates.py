@@ -4,10 +4,12 @@ A template says what is written around a problem and its steps, and where each
 step is read. It is a list of parts, which is saved with the checkpoint.
 
   problem, step   the texts
+  context         the step before, or the problem before the first
   text            these letters
   control         the id of a control or added token; no text can yield it
   cut             the texts on both sides are encoded separately
   read            the step is read at the last token so far
+  start           a step begins that sees nothing written before
   bos             the tokenizer's first token, else the control of this name, if
                   any; `fitted` puts a control in its place
 
@@ -33,7 +35,10 @@ from prm_jax.text import step_spans
 from prm_jax.text import template as template_lib
 from prm_jax.text import tokenizer as tokenizer_lib
 
-KINDS = ("problem", "step", "text", "control", "cut", "read", "bos")
+KINDS = (
+  *("problem", "step", "context", "text", "control"),
+  *("cut", "read", "start", "bos"),
+)
 PARTS = ("opening", "step", "closing", "first_step")
 TemplatePart = tuple[str, str]
 
@@ -42,6 +47,8 @@ STEP: TemplatePart = ("step", "")
 CUT: TemplatePart = ("cut", "")
 READ: TemplatePart = ("read", "")
 BOS: TemplatePart = ("bos", "")
+CONTEXT: TemplatePart = ("context", "")
+START: TemplatePart = ("start", "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +85,15 @@ class PromptTemplate:
         raise errors.InputError(
           f"template {self.name!r}: {name} needs one step and one read"
         )
+    if self.apart and (self.opening, self.first_step) != ((), ()):
+      raise errors.InputError(
+        f"template {self.name!r}: a step that begins with start sees no opening;"
+        " write it in the step, without first_step"
+      )
+
+  @property
+  def apart(self) -> bool:
+    return START in self.step
 
   def fitted(self, tokenizer: tokenizer_lib.Tokenizer) -> PromptTemplate:
     parts: dict[str, Any] = {
@@ -105,7 +121,17 @@ class PromptTemplate:
   ) -> template_lib.EncodedSolution:
     del score_position
     parts = self._filled(solution.problem, solution.steps, end)
-    ids, reads, starts = write_parts(self.name, parts, tokenizer)
+    sections = _split(parts) if self.apart else [parts]
+    ids: list[int] = []
+    reads: list[int] = []
+    starts: list[int] = []
+    begins: list[int] = []
+    for section in sections:
+      begins.append(len(ids))
+      more, *places = write_parts(self.name, section, tokenizer)
+      for of, new in zip((reads, starts), places):
+        of += (len(ids) + place for place in new)
+      ids += more
     step_end = np.asarray(reads, np.int32) - 1
     limits = np.asarray([*starts[1:], len(ids)], np.int32)[: len(starts)]
     outside = np.flatnonzero((step_end < starts) | (step_end >= limits))
@@ -117,7 +143,10 @@ class PromptTemplate:
       )
     first = starts[0] if starts else len(ids)
     return template_lib.EncodedSolution(
-      np.asarray(ids, np.int32), step_end, first
+      np.asarray(ids, np.int32),
+      step_end,
+      first,
+      starts=tuple(begins) if self.apart else (),
     )
 
   def spans(
@@ -139,14 +168,19 @@ class PromptTemplate:
     """Yields the parts of a solution, problem and steps filled in."""
 
     def fill(
-      parts: Iterable[TemplatePart], step: str = ""
+      parts: Iterable[TemplatePart], step: str = "", context: str = problem
     ) -> Iterator[TemplatePart]:
-      values = dict(problem=("text", problem), step=("step", step))
+      values = dict(
+        problem=("text", problem),
+        step=("step", step),
+        context=("text", context),
+      )
       return (values.get(kind, (kind, text)) for kind, text in parts)
 
     yield from fill(self.opening)
     for k, step in enumerate(steps):
-      yield from fill(self.step if k else self.first_step or self.step, step)
+      parts = self.step if k else self.first_step or self.step
+      yield from fill(parts, step, steps[k - 1] if k else problem)
     if end:
       yield from fill(self.closing)
 
@@ -177,6 +211,17 @@ def check_kinds(
 
 # Steps that a tokenizer might drop, or join to what follows them.
 _PROBES = ("", "", " ", "\n", "1", " 1", "a", "+", "")
+
+
+def _split(parts: Iterable[TemplatePart]) -> list[list[TemplatePart]]:
+  """Returns the parts of each step, which begin with START."""
+  sections: list[list[TemplatePart]] = []
+  for part in parts:
+    if part == START:
+      sections.append([])
+    else:
+      sections[-1].append(part)
+  return sections
 
 
 def _of(
@@ -365,6 +410,32 @@ def skywork() -> PromptTemplate:
   return PromptTemplate("skywork", (BOS, PROBLEM, ("text", "\n")), _LINE)
 
 
+# ContextPRM's step: the one before it is written again.
+_LINKED: tuple[TemplatePart, ...] = (
+  *(("text", "[CONTEXT]: "), CONTEXT, ("text", "\n\n[CURRENT STEP]: ")),
+  *(STEP, ("text", " \n\n\n\n"), READ),
+)
+
+
+def context_prm() -> PromptTemplate:
+  """Returns the template of ContextPRM (2509.24460, its code at ea7d479).
+
+  The step before each is written again, as its context. It is one text: a step
+  sees the question and all steps before it.
+  """
+  opening = (BOS, PROBLEM, ("text", " \n\n"))
+  return PromptTemplate("context_prm", opening, (CUT, *_LINKED))
+
+
+def step_pairs() -> PromptTemplate:
+  """Returns a template in which a step sees the one before it alone.
+
+  Each step is a text of its own, written as ContextPRM writes it; the first one
+  sees the question. No published model is known to be read so.
+  """
+  return PromptTemplate("step_pairs", (), (START, BOS, *_LINKED))
+
+
 def _named(name: str) -> TemplatePart:
   return ("control", name)
 
@@ -375,6 +446,8 @@ _PUBLISHED: dict[str, Callable[..., PromptTemplate]] = dict(
   math_shepherd=math_shepherd,
   rlhflow=rlhflow,
   skywork=skywork,
+  context_prm=context_prm,
+  step_pairs=step_pairs,
 )
 NAMES = tuple(_PUBLISHED)
 _CHATS = ("qwen_prm", "rlhflow")

@@ -92,3 +92,12 @@ class Bytes:
   def save(self, folder: pathlib.Path) -> dict[str, Any]:
     del folder
     return dict(kind="bytes")
+
+
+def same_ids(a: Tokenizer, b: Tokenizer) -> bool:
+  """Returns whether two tokenizers have the same ids for the same texts."""
+  controls = [(x.vocab_size, x.bos, x.eos, x.separator) for x in (a, b)]
+  ids = range(a.text_ids)
+  return controls[0] == controls[1] and all(
+    a.decode([i]) == b.decode([i]) for i in ids
+  )

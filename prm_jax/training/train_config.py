@@ -92,6 +92,17 @@ class TrainConfig:
         f"encoding.template={name!r}: a policy is sampled in the native form or"
         f" in its own template; set it to None or {encoding_records.OF_POLICY!r}"
       )
+    if self.encoding.template.apart:
+      if self.objective.whole_solutions:
+        yield (
+          f"encoding.template={name!r}: it reads steps apart, and the objective"
+          " is of whole solutions; choose another loss or template"
+        )
+      if packing.share_prefixes:
+        yield (
+          f"encoding.template={name!r}: it reads steps apart, so that solutions"
+          " share no prefixes; set packing.share_prefixes to False"
+        )
     checks.check_seed(self.seed)
     checks.check_counts(self, ("microbatches", "eval_rows"))
     if packing.batch_size % self.microbatches:

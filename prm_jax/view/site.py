@@ -16,6 +16,7 @@ import shutil
 from typing import Any
 
 from prm_jax import errors
+from prm_jax.probes import faithfulness
 from prm_jax.reports import result_page
 from prm_jax.runtime import files
 from prm_jax.view import view_inputs
@@ -64,6 +65,15 @@ def pages(
     for name, found in inputs.evaluations.items()
   }
   evaluations |= {n: view_pages.of_people(x) for n, x in inputs.people.items()}
+  evaluations |= {
+    name: view_pages.of_probed(probed)
+    for name, found in inputs.solutions.items()
+    if (
+      probed := [
+        x.solution for x in found if faithfulness.FIELD in x.solution.extra
+      ]
+    )
+  }
   evaluations |= dict(more or {})
   rows = dict(
     samples=[view_samples.row(x, source, models) for x in samples],

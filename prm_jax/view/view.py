@@ -23,8 +23,8 @@ class View(verbs.Verb):
 
   Args:
     path: The files to show, and folders with such files: solutions with labels
-      or scores, step scores, the results of searches and evaluations,
-      metrics.jsonl.
+      or scores or what probes found, step scores, the results of searches and
+      evaluations, metrics.jsonl.
     static: Write the pages into this folder instead of showing them; they work
       without a server. It must be empty, new, or hold such pages, which are
       replaced.

@@ -15,6 +15,8 @@ from prm_jax.evaluation import results as results_lib
 from prm_jax.jobs import step_scores
 from prm_jax.people import people_folder
 from prm_jax.people import people_quality
+from prm_jax.probes import faithfulness
+from prm_jax.probes import faithfulness_records
 from prm_jax.records import jsonl
 from prm_jax.records import record_files
 from prm_jax.runtime import checked_lines
@@ -274,6 +276,11 @@ def _read_solutions(inputs: Inputs, name: str, path: pathlib.Path) -> None:
     record = {"id": f"{name}:{number}"} | record
     solution = jsonl.solution_from_record(record, where)
     scores = dict(_scores_of(record, where, name, len(solution.steps)))
+    if faithfulness.FIELD in record:
+      probed = faithfulness_records.checked(solution, where)
+      if "step_scores" in probed:
+        row = tuple(probed["step_scores"])
+        scores.setdefault(f"{name}: PRM", schema.StepScores(row))
     found.append(Read(solution, scores))
 
 

@@ -7,12 +7,15 @@ import dataclasses
 from typing import Any
 
 from prm_jax import errors
+from prm_jax import schema
 from prm_jax.evaluation import figures
 from prm_jax.evaluation import results as results_lib
 from prm_jax.evaluation import views
 from prm_jax.people import people_quality
+from prm_jax.probes import faithfulness
 from prm_jax.reports import curves
 from prm_jax.reports import demo_page
+from prm_jax.reports import probe_page
 from prm_jax.reports import result_page
 from prm_jax.reports import rl_page
 
@@ -125,6 +128,18 @@ def of_evaluation(evaluation: results_lib.Evaluation) -> result_page.Page:
     "All numbers", facts=every, is_folded=not page.lead or bool(page.title)
   )
   return dataclasses.replace(page, sections=[*page.sections, section])
+
+
+def of_probed(solutions: Sequence[schema.Solution]) -> result_page.Page:
+  """Returns the page of what probes found.
+
+  Args:
+    solutions: The solutions that were probed.
+  """
+  return probe_page.page(
+    [s.extra[faithfulness.FIELD] for s in solutions],
+    [s.problem for s in solutions],
+  )
 
 
 def of_people(told: Mapping[str, Any]) -> result_page.Page:

@@ -14,7 +14,10 @@ from typing import Any
 
 from prm_jax import schema
 from prm_jax.evaluation import judgement
+from prm_jax.probes import faithfulness
 from prm_jax.records import fields
+from prm_jax.reports import probe_page
+from prm_jax.reports import result_page
 from prm_jax.view import view_inputs
 
 # PRM800K's ratings: a neutral step isn't wrong.
@@ -25,7 +28,7 @@ _FACT_CHARACTERS = 500
 # Fields of a record that a sample shows elsewhere, or that say nothing.
 _NO_FACTS = {
   *("group", "id", "step_scores", "step_logits", "judged", "label", "labels"),
-  *("problem", "steps", "num_steps", schema.SAMPLED),
+  *("problem", "steps", "num_steps", schema.SAMPLED, faithfulness.FIELD),
 }
 
 
@@ -43,6 +46,7 @@ class Sample:
     scores: The scores of the steps, by model.
     outcome: Whether the answer is right; None if no file knows it.
     facts: What else the files say.
+    probed: What probes found of it; empty if nothing.
   """
 
   key: str
@@ -55,6 +59,7 @@ class Sample:
   scores: dict[str, schema.StepScores] = dataclasses.field(default_factory=dict)
   outcome: bool | None = None
   facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+  probed: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def build(inputs: view_inputs.Inputs) -> list[Sample]:
@@ -152,6 +157,9 @@ def _add(
     taken = model in sample.scores
     sample.scores[f"{name}: {model}" if taken else model] = row
   sample.outcome = outcome if sample.outcome is None else sample.outcome
+  probed = facts.get(faithfulness.FIELD)
+  if isinstance(probed, dict):
+    sample.probed = sample.probed or probed
   for fact, value in facts.items():
     if fact not in _NO_FACTS and fact not in scores:
       sample.facts.setdefault(fact, value)
@@ -280,6 +288,9 @@ def content(sample: Sample, source: str | None) -> dict[str, Any]:
       )
     )
   facts = dict(answer=solution.answer, source=solution.source or None)
+  probed = result_page.Page(
+    sections=probe_page.sections(sample.probed) if sample.probed else ()
+  )
   return dict(
     id=solution.id,
     files=sample.files,
@@ -288,6 +299,8 @@ def content(sample: Sample, source: str | None) -> dict[str, Any]:
     truth=_rights(labels),
     labels={name: list(x) for name, x in sample.labels.items()},
     models=shown,
+    notes=probe_page.notes(sample.probed, len(solution.steps)),
+    sections=result_page.plain(probed)["sections"],
     messages=[[x.role, x.shown] for x in solution.messages or ()],
     facts=[
       [name, _fact(value)]

@@ -49,7 +49,7 @@ CALLED = {
   "label judge": (llm_judge.label, *SAMPLES),
   "label select": (active_selection.most_convincing, *SCORES),
   "sample": SAMPLES,
-  "score": SCORES,
+  "score": (*SCORES, saved.load_pair),
   "serve": (server_limits.Limits,),
   "check-device": (check_run.Options,),
   "data": LABELS,

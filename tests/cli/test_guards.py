@@ -33,10 +33,17 @@ COMMANDS = {
     ["model", "hf", "b.jsonl"],
   ),
   ("sample", "output"): (READ, ["in.jsonl", "model"]),
-  ("score", "output"): (READ, ["in.jsonl", "model"]),
+  ("score", "output"): (
+    [*READ, "--reference=stored"],
+    ["in.jsonl", "model", "stored"],
+  ),
   ("label monte_carlo", "output"): (LABEL, ["in.jsonl", "model"]),
   ("label omega_prm", "output"): (LABEL, ["in.jsonl", "model"]),
   ("label judge", "output"): (LABEL, ["in.jsonl", "model"]),
+  ("label cpmi", "output"): (
+    [*LABEL, "--problems=b.jsonl"],
+    ["in.jsonl", "model", "b.jsonl"],
+  ),
   ("label verify", "output"): (
     ["--input=in.jsonl", "--verifier=arithmetic"],
     ["in.jsonl"],
@@ -129,7 +136,7 @@ ENDINGS = dict(plot=".svg", table=".csv")
 ARE_READ = {
   *("source", "checkpoint", "input", "check", "against", "prompt_file"),
   *("base", "sample", "config", "problems", "labelled"),
-  *("gold", "annotators"),
+  *("gold", "annotators", "reference"),
 }
 
 

@@ -279,3 +279,34 @@ def test_a_factor_by_its_own_sizes_is_that_of_the_sizes(load):
 )
 def test_the_verdict_is_by_the_interval(load, found, verdict):
   assert load("labelling_rounds").verdict(found) == verdict
+
+
+# --- labelling_cpmi ---------------------------------------------------------
+
+
+def _labels(own, tokens, position=0.5, by_completions=(0.6, 0.7, 0.8, 0.9)):
+  kinds = dict(
+    own=dict(auroc=own, tokens=tokens), position=dict(auroc=position, tokens=0)
+  )
+  for i, auroc in enumerate(by_completions):
+    kinds[f"monte_carlo_{2**i}"] = dict(auroc=auroc, tokens=100 * 2**i)
+  return dict(name="labels", kinds=kinds)
+
+
+def test_labels_are_compared_with_the_most_rollouts_that_cost_no_more(load):
+  module = load("labelling_cpmi")
+  kinds = _labels(0.5, 0)["kinds"]
+  for tokens, k in ((50, 1), (100, 1), (399, 2), (400, 4), (9_999, 8)):
+    assert module.equal_cost(kinds, tokens) == k
+
+
+def test_a_verdict_needs_every_seed(load):
+  def verdict(*seeds):
+    (text,) = load("labelling_cpmi").verdicts(seeds)
+    return text
+
+  good, bad = _labels(0.75, 250), _labels(0.65, 250)
+  assert verdict(good, good).endswith("yes; against K = 2, 2: as good")
+  assert verdict(bad, bad).endswith("yes; against K = 2, 2: worse")
+  assert verdict(good, bad).endswith("open")
+  assert "no; against" in verdict(good, _labels(0.5, 250))

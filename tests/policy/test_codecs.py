@@ -11,6 +11,7 @@ import numpy as np
 import policy_folders
 import pytest
 import recipes
+import tokenizers
 
 from prm_jax import errors
 from prm_jax import schema
@@ -22,6 +23,7 @@ from prm_jax.text import segmenters
 from prm_jax.text import step_automaton
 from prm_jax.text import step_spans
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 # Breaks, halves of characters, the name of a control that somebody typed.
 TEXT = st.lists(
@@ -136,6 +138,36 @@ def test_numbers_count_on_from_those_of_the_prefix():
     assert c.completes_step(np.asarray(ids), prompt) == (k < 4)
     text_alone = c.bytes.text(prompt.begun)
     assert (prompt.text, text_alone) == (prefix.raw_text, prefix.raw_text)
+
+
+def _joining():
+  """Returns the codec of a tokenizer that joins line breaks before no word."""
+  letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+  vocabulary = {x: i for i, x in enumerate([*letters, "ĊĊ", "</s>", "<s>"])}
+  model = tokenizers.Tokenizer(
+    tokenizers.models.BPE(vocab=vocabulary, merges=[("Ċ", "Ċ")])
+  )
+  split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+  model.pre_tokenizer, model.decoder = split, tokenizers.decoders.ByteLevel()
+  model.add_special_tokens(["</s>", "<s>"])
+  tokenizer = tokenizer_files.HuggingFace(model.to_str())
+  return codecs.of(_plain(), tokenizer)
+
+
+@pytest.mark.parametrize("end", ["\n\n", "\n", "\n ", " ", ""])
+def test_a_prefix_has_the_ids_of_the_whole_text_or_else_its_own_alone(end):
+  joining = _joining()
+  steps, text = ("3 + 4 = 7.", "So 7."), f"3 + 4 = 7.{end}"
+  spans = ((0, 10), (len(text), len(text) + 5))
+  solution = schema.Solution(
+    "a", START.problem, steps, raw_text=f"{text}So 7.", spans=spans
+  )
+  whole = _ids(joining, f"{text}So 7.")
+  begun = joining.prompt(schema.first_steps(solution, 1)).begun.tolist()
+  assert joining.bytes.text(begun) == text
+  assert begun == whole[: len(begun)] or end in ("\n ", " ")
+  if end == "\n\n":
+    assert begun != _ids(joining, text)
 
 
 def test_steps_without_a_text_have_the_templates_separator():

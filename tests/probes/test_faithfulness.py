@@ -1,5 +1,6 @@
 """Policies whose dependence on their steps is known: probes must find it."""
 
+import dataclasses
 import re
 
 import pytest
@@ -156,6 +157,44 @@ def test_a_policy_that_follows_a_cue_is_found():
   assert "cue_mentioned_of_followed" not in others
 
 
+def test_what_is_begun_may_end_at_once_after_the_last_step_alone():
+  raw = "1 + 2 = 3.\n\n3 + 1 = 4."
+  solution = schema.Solution(
+    *("s", "Add 1, 2, 1 and 0", (raw[:10], raw[12:])),
+    raw_text=raw,
+    spans=((0, 10), (12, 22)),
+  )
+  begun = []
+
+  def finish(prefixes):
+    begun.extend(p.raw_text for p in prefixes)
+    return policy.finish(prefixes)
+
+  policy = _policy(_of_last_step)
+  asked = dataclasses.replace(policy, finish=finish)
+  options = faithfulness.Options(("rewrite",))
+  faithfulness.probe([solution], asked, options)
+  assert [x[-2:] == "\n\n" for x in sorted(begun, key=len)] == [
+    True,
+    True,
+    False,
+  ]
+
+
+def test_a_cue_is_wrong_even_if_the_first_number_drawn_is_right():
+  policy = _policy(_of_problem)
+  solutions = [
+    schema.Solution(
+      *(f"q{i}", "Add 1, 1, 1 and 2", ("1 + 4 = 5", "The answer is 5.")),
+      extra=dict(reference_answer=str(i)),
+    )
+    for i in range(15)
+  ]
+  options = faithfulness.Options(("cue",))
+  for i, record in enumerate(faithfulness.probe(solutions, policy, options)):
+    assert record["cue"]["wrong"] not in ("5", str(i))
+
+
 def test_only_what_is_asked_for_is_probed():
   policy = _policy(_of_problem)
   solutions = _solutions(policy)
@@ -169,12 +208,79 @@ def test_only_what_is_asked_for_is_probed():
   options = faithfulness.Options(("corrupt",), max_steps=2)
   (record, *_) = faithfulness.probe(solutions, counted, options)
   assert record["steps"] == [1, 3] and len(record["corrupt_same"]) == 2
-  assert len(asked) == 3 * NUM  # once whole, twice corrupted
+  assert len(asked) == 3 * NUM  # after all steps, and twice corrupted
   assert not {"early", "filler", "cue", "rewrite_same", "nldd"} & {*record}
 
 
-def test_what_cannot_be_probed_says_why():
+def test_changes_are_told_by_the_answer_that_is_given_after_all_steps():
+  """A policy that ignores its steps, and when asked says one more."""
   policy = _policy(_of_problem)
+  solutions = _solutions(policy)
+  asked = dataclasses.replace(
+    policy,
+    answer=lambda prefixes: [
+      f" {_of_problem(p.problem, p.steps) + 1} eggs." for p in prefixes
+    ],
+  )
+  records = faithfulness.probe(solutions, asked, faithfulness.Options())
+  for record in records:
+    assert record["whole_same"] is False
+    assert record["corrupt_same"] == [True] * 4
+    assert record["early"]["same"] == [True] * 5
+    assert record["filler"] == dict(same=True, without_steps_same=True)
+
+
+def test_a_solution_that_states_no_answer_has_the_one_that_is_asked_for():
+  policy = _policy(_of_last_step)
+
+  def finish(prefixes):
+    return [
+      dataclasses.replace(s, steps=s.steps[:-1])
+      for s in policy.finish(prefixes)
+    ]
+
+  unstated = dataclasses.replace(policy, finish=finish)
+  solutions = _solutions(unstated)
+  assert solutions[0].steps[-1].startswith("36 + ")
+  records = faithfulness.probe(solutions, unstated, faithfulness.Options())
+  for i, record in enumerate(records):
+    assert record["answer"] == str(40 + 3 * i) and record["right"]
+    assert record["stated"] is False and record["whole_same"] is None
+    assert record["rewrite_same"] == [False] * 4
+    assert record["rewrite_unchanged_same"] is True
+    assert record["weight_corrupted"] == [0, 0, 0, 5]
+    assert record["cue"]["followed"] is False
+
+
+def test_a_solution_that_was_cut_off_is_neither_same_nor_changed():
+  policy = _policy(_of_problem)
+
+  def finish(prefixes):
+    return [
+      dataclasses.replace(s, steps=s.steps[:-1], extra=dict(ended=False))
+      for s in policy.finish(prefixes)
+    ]
+
+  cut = dataclasses.replace(policy, finish=finish)
+  solutions = _solutions(policy)
+  records = faithfulness.probe(solutions, cut, faithfulness.Options())
+  for record in records:
+    assert record["rewrite_same"] == [None] * 4
+    assert record["cue"]["followed"] is None
+  found = faithfulness_summary.summary(records, [s.id for s in solutions])
+  assert found["skipped"]["no_end_of_a_rewritten_solution"] == 4 * NUM
+  assert not {"rewrite_changed", "cue_followed"} & {*found}
+  unfinished = dataclasses.replace(
+    solutions[0], steps=solutions[0].steps[:4], extra=dict(ended=False)
+  )
+  (record,) = faithfulness.probe([unfinished], cut, faithfulness.Options())
+  assert record == dict(skipped="unfinished")
+
+
+def test_what_cannot_be_probed_says_why():
+  policy = dataclasses.replace(
+    _policy(_of_problem), answer=lambda prefixes: ["\n"] * len(prefixes)
+  )
   solutions = [
     schema.Solution("a", "Add 1", ("1 + 1 = 2", "so it is")),
     schema.Solution("b", "Add 1", (), answer="2"),

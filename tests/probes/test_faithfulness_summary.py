@@ -14,6 +14,8 @@ def _record(same, weights=(), **more):
   return dict(
     skipped=None,
     whole_same=True,
+    whole_answer="1",
+    corrupted=["1"] * len(same),
     num_steps=len(same),
     steps=[*range(len(same))],
     corrupt_same=same,
@@ -72,19 +74,71 @@ def test_rank_correlations_are_scipys():
   assert math.isnan(faithfulness_summary.spearman(np.ones(3), np.arange(3.0)))
 
 
-def test_weights_stand_beside_scores_and_places():
-  records = [_record([True] * 3, [1, 2, 3]), _record([True] * 3, [3, 2, None])]
-  scores = [[0.9, 0.5, 0.1, 0.7], [0.1, 0.5, 0.7]]
-  found = faithfulness_summary.summary(records, ["a", "b"], scores)
+def test_weights_stand_beside_scores_drops_and_places():
+  records = [
+    _record(
+      [True] * 3,
+      [1, 2, 3],
+      step_scores=[0.9, 0.5, 0.1, 0.7],
+      score_drop=[0.3, 0.1, 0.2],
+      score_drop_after=[0.3, 0.2, 0.1],
+    ),
+    _record(
+      [True] * 3,
+      [3, 2, None],
+      step_scores=[0.1, 0.5, 0.7],
+      score_drop=[0.1, 0.2, None],
+      score_drop_after=[0, 0.1, None],
+    ),
+  ]
+  found = faithfulness_summary.summary(records, ["a", "b"])
   assert found["weight_and_score"]["value"] == pytest.approx(-1)
-  assert found["weight_and_score"]["num"] == 5
-  place = stats.spearmanr([1, 2, 3, 3, 2], [0, 1, 2, 0, 1]).statistic
-  assert found["weight_and_position"]["value"] == pytest.approx(place)
+  weights, places = [1, 2, 3, 3, 2], [0, 1, 2, 0, 1]
+  for name, b in dict(
+    weight_and_position=places,
+    weight_and_score_drop=[0.3, 0.1, 0.2, 0.1, 0.2],
+    weight_and_score_drop_after=[0.3, 0.2, 0.1, 0, 0.1],
+  ).items():
+    rank = stats.spearmanr(weights, b).statistic
+    assert found[name]["value"] == pytest.approx(rank), name
+    assert found[name]["num"] == 5
+  assert found["score_drop"]["value"] == pytest.approx(0.9 / 5)
   table = faithfulness_summary.table(found)
-  assert re.search("a step and its PRM score +-1.000 ", table)
-  assert "weight_and_score" not in faithfulness_summary.summary(
-    records, ["a", "b"]
+  assert re.search("weight of a step and its PRM score +-1.000 ", table)
+  without = faithfulness_summary.summary(
+    [_record([True] * 3, [1, 2, 3])], ["a"]
   )
+  assert not {"weight_and_score", "score_drop"} & {*without}
+  assert without["weight_and_position"]["value"] == pytest.approx(1)
+
+
+def test_only_areas_of_known_problems_are_normalised():
+  def record(same, right):
+    early = dict(steps=[0, 1], same=same, right=right)
+    return _record([True], early=early)
+
+  records = [
+    record([False, True], [True, True]),
+    record([False, True], [False, True]),
+    record([True, True], [None, None]),
+  ]
+  found = faithfulness_summary.summary(records, ["a", "b", "c"])
+  assert found["early_aoc"]["num"] == 3
+  assert found["early_aoc_normalised"]["value"] == pytest.approx(1)
+  assert found["early_aoc_normalised"]["num"] == 2
+
+
+def test_what_has_no_number_is_counted():
+  early = dict(steps=[0, 2], same=[None, None], right=[False, False])
+  record = _record([None, True], rewrite_same=[None, None], early=early)
+  record |= dict(corrupted=[None, "2"], whole_answer=None, whole_same=None)
+  found = faithfulness_summary.summary([record], ["a"])
+  assert found["skipped"] == dict(
+    no_answer_after_all_steps=1,
+    no_number_in_a_step=1,
+    no_end_of_a_rewritten_solution=1,
+  )
+  assert "early_aoc" not in found and found["early_right_0"]["value"] == 0
 
 
 def test_quarters_of_the_chain():

@@ -1,5 +1,6 @@
 """What is done to steps: exact, seeded, and nothing else changes."""
 
+import dataclasses
 import re
 
 from hypothesis import given
@@ -29,6 +30,35 @@ def test_one_number_is_changed_and_written_as_it_was(text, pattern):
     assert new == interventions.changed_number(text, seed)
 
 
+@pytest.mark.parametrize(
+  ("text", "pattern"),
+  [
+    ("48/2 = <<48/2=24>>24 clips", r"48/2 = <<48/2=(\d+)>>\1 clips"),
+    ("so 5 + 0 = 5, that is 5", r"so 5 \+ 0 = (\d+), that is \1"),
+    ("there are 12, and 3 of 12", r"there are (\d+), and 3 of \1"),
+  ],
+)
+def test_a_number_that_is_repeated_is_changed_everywhere(text, pattern):
+  new = interventions.changed_number(text, "s")
+  assert re.fullmatch(pattern, new) and new != text
+
+
+def test_the_number_of_a_step_is_none():
+  for text in (
+    "Step 2: add them",
+    "**Step 3:** go",
+    "2. Add them",
+    "(2) add",
+    "1. a\n2. b\n - 3) c",
+  ):
+    assert interventions.changed_number(text, "s") is None
+  assert interventions.changed_number("Step 2: add 3", "s")[:12] == (
+    "Step 2: add "
+  )
+  for text in ("3.5 eggs", "16 - 3", "7"):
+    assert interventions.changed_number(text, "s") != text
+
+
 def test_a_text_without_a_number_of_its_own_is_not_changed():
   for text in ("none here", "x2", "version 1.2.3", ""):
     assert interventions.changed_number(text, "s") is None
@@ -48,6 +78,12 @@ def test_a_number_moves_by_1_to_9_of_its_last_digit(value, decimals, seed):
 def test_the_step_that_states_the_answer_is_no_reasoning():
   s = schema.Solution("s", "?", ("1 + 2 = 3", "The answer is 3."))
   assert interventions.reasoning(s) == s.steps[:1]
+  more = dataclasses.replace(
+    s, steps=("1 + 2 = 3", "So the answer is 3.", "#### 3", "Bye!")
+  )
+  assert interventions.reasoning(more) == s.steps[:1]
+  unstated = dataclasses.replace(s, steps=("1 + 2 = 3", "That is all."))
+  assert interventions.reasoning(unstated) == unstated.steps
   alone = schema.Solution("s", "?", ("1 + 2 = 3, so the answer is 3.",))
   assert interventions.reasoning(alone) == alone.steps
 

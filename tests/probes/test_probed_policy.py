@@ -16,6 +16,7 @@ from prm_jax import schema
 from prm_jax.jobs import policies
 from prm_jax.models import model_config
 from prm_jax.models import transformer
+from prm_jax.policy import codecs
 from prm_jax.policy import log_likelihood
 from prm_jax.policy import sampler
 from prm_jax.policy import sampling
@@ -24,6 +25,7 @@ from prm_jax.probes import probed_policy
 from prm_jax.text import own_form
 from prm_jax.text import policy_templates
 from prm_jax.text import tokenizer as tokenizer_lib
+from prm_jax.text import tokenizer_files
 
 RAW = "First 3 + 4 = 7.\n\nThen 7 * 2 = 14.\n\nThe answer is 14."
 SPANS = ((0, 16), (18, 33), (35, 52))
@@ -99,6 +101,7 @@ def _opened(kind):
 def _asked(kind):
   """Returns what the probes ask of the solution."""
   asked = faithfulness._Asked(SOLUTION, _opened(kind), faithfulness.Options())
+  asked.hear({p.id: " 14." for p in asked.forced.values()})
   return asked
 
 
@@ -114,7 +117,7 @@ def test_how_sure_it_is_is_what_whole_sequences_say(kind):
     table = _log_probs(kind, ids)
     own = range(len(alone), len(ids))
     decode = _policy(kind).tokenizer.decode
-    first = next(i for i in own if decode([ids[i]]).strip())
+    first = next(i for i in own if decode([ids[i]]).strip().isdigit())
     log_probs = [table[i][ids[i]] for i in own]
     assert row.log_prob == pytest.approx(sum(log_probs), abs=1e-4)
     at = table[first].astype(float)
@@ -140,6 +143,53 @@ def test_an_answer_goes_on_within_the_step_that_asks(kind, monkeypatch):
     assert text == codec.places(np.asarray(ids[start:])).text
 
 
+# GPT-2's, as SmolLM2's: of several line breaks the last is a piece by itself.
+_GPT_2 = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+@pytest.mark.parametrize(
+  ("raw", "end"),
+  [
+    ("So 3 + 4 = 7.\n\nThen", "So 3 + 4 = 7.\n\n"),
+    ("It is 7. Then", "It is 7."),
+  ],
+)
+def test_what_is_begun_has_the_ids_that_it_has_in_a_whole_text(
+  raw, end, monkeypatch
+):
+  monkeypatch.setattr(recipes, "LESSONS", [*recipes.LESSONS, "So:\n\n\nThen"])
+  tokenizer = tokenizer_files.HuggingFace(
+    recipes._byte_level(recipes.QWEN, _GPT_2)
+  )
+  codec = codecs.of(policy_templates.plain(("<|im_end|>",)), tokenizer)
+  stop = raw.index("Then")
+  prefix = schema.Solution(
+    *("s", "?", (raw[:stop].strip(),)),
+    raw_text=raw[:stop],
+    spans=((0, len(raw[:stop].strip())),),
+  )
+  begun = probed_policy._as_written(prefix, codec)
+  assert begun.raw_text == end and begun.steps == prefix.steps
+  ids = codec.prompt(begun).begun.tolist()
+  whole = tokenizer.encode(raw)
+  assert ids == whole[: len(ids)]
+  # What is encoded alone isn't.
+  alone = tokenizer.encode(raw[:stop])
+  assert alone != whole[: len(alone)]
+
+
+def test_the_digits_of_an_answer_are_weighed_and_not_its_sign():
+  table = np.asarray([[0.0] * 4] * 4)
+  row = log_likelihood.Margins(
+    *(np.asarray(x, float) for x in ([-1, -2, -3, -4], table[0], table[0] + 1))
+  )
+  decode = lambda ids: (" ", "$", "1", "8")[ids[0]]  # noqa: E731
+  found = probed_policy._sureness([0, 1, 2, 3], row, 0, decode)
+  assert found.first_log_prob == -3 and found.log_prob == -10
+  words = probed_policy._sureness([0, 1], row, 0, decode)
+  assert words.first_log_prob == -2
+
+
 def test_a_rewritten_solution_keeps_what_was_written_before():
   asked = _asked("template")
   for (what, k), prefix in asked.open.items():
@@ -158,8 +208,9 @@ def test_all_probes_of_a_model_have_numbers():
   )
   assert record["num_steps"] == 2 and record["right"] is True
   assert len(record["early"]["same"]) == 3
-  for name in ("corrupt_same", "rewrite_same", "weight_left_out"):
-    assert len(record[name]) == 2 and None not in record[name]
+  assert len(record["corrupt_same"]) == len(record["rewrite_same"]) == 2
+  assert len(record["weight_left_out"]) == 2
+  assert None not in record["weight_left_out"]
   assert {"filler", "cue", "nldd_skipped"} <= {*record}
 
 

@@ -187,9 +187,8 @@ def test_a_chat_goes_on_from_steps_only_where_the_server_can(serve):
 
 
 def _words(text):
-  """Returns the tokens of a text: words with the space before them."""
-  words = text.replace(" ", "\0 ").split("\0")
-  return [word for word in words if word]
+  """Returns the tokens of a text: words with the space before them, and lines."""
+  return re.findall(r"\n+| ?[^ \n]+| ", text)
 
 
 def _echo(handler, body, times):
@@ -211,6 +210,13 @@ def test_an_option_weighs_what_its_tokens_do_behind_the_last_step(
   with stub_server.client(stub, tmp_path / "j.jsonl") as client:
     found = client.log_likelihoods(stub_server.PREFIXES, options)
     assert client.log_likelihoods(stub_server.PREFIXES, options) == found
+    groups = [
+      (stub_server.PREFIXES[:1], options),
+      (stub_server.PREFIXES[1:], []),
+    ]
+    ((row,), (none, _)) = client.weigh(groups)
+    assert [x.num_tokens for x in row] == [1, 4, 0] and none == []
+    assert [x.log_prob for x in row] == found[0]
   assert len(stub.seen) == 9
   texts = ["1 + 1?\n\nWe add.", "2 + 2?\n\n", "3 \\cdot {3}?\n\nOne.\n\nTwo."]
   for text, row in zip(texts, found, strict=True):
@@ -220,6 +226,17 @@ def test_an_option_weighs_what_its_tokens_do_behind_the_last_step(
       sum(-(n + k) / 64 for k in (0, 3, 6, 9)),
       0.0,
     ]
+
+
+def test_a_text_after_an_empty_last_step_is_a_step_of_its_own(serve):
+  """As CPMI asks: the answer's text is written as a further step."""
+  prefix = schema.Solution("x", "1 + 1?", ("We add.", ""))
+  stub = serve(_echo)
+  with stub_server.client(stub) as client:
+    (((found,),),) = client.weigh([([prefix], ["The answer is: 2"])])
+  sent = stub.seen[0]["prompt"]
+  assert sent == "1 + 1?\n\nWe add.\n\nThe answer is: 2"
+  assert found.num_tokens == len(_words("The answer is: 2")) == 4
 
 
 def test_an_option_that_is_not_whole_tokens_is_refused(serve):

@@ -482,7 +482,9 @@ def test_after_all_shapes_no_solution_needs_another_program(monkeypatch):
 
 def test_an_implicit_prm_is_refused():
   implicit = dataclasses.replace(_scorer(), program="implicit")
-  with pytest.raises(errors.InputError, match="implicit PRM with a cache"):
+  with pytest.raises(
+    errors.InputError, match="cache of prefixes: an implicit PRM"
+  ):
     cached_scorer.CachedScorer(implicit)
 
 

@@ -292,7 +292,7 @@ def test_an_implicit_prm_scores_packed_rows_as_padded_ones(step_score):
 
 
 def test_an_implicit_prm_has_no_trees_and_layouts_have_names():
-  with pytest.raises(errors.InputError, match="implicit PRM sums"):
+  with pytest.raises(errors.InputError, match="scores are sums over whole"):
     scorer.Scorer(
       "implicit",
       MODEL,

@@ -257,7 +257,10 @@ def test_an_implicit_prm_keeps_nothing(scorer_of_text):
     scorer_of_text, layout="packed", program="implicit"
   )
   limits = dataclasses.replace(served.LIMITS, cache_tokens=512)
-  with pytest.raises(errors.InputError, match="`cache_tokens=512`: an implic"):
+  with pytest.raises(
+    errors.InputError,
+    match="`cache_tokens=512`: a cache of prefixes: an implic",
+  ):
     models_lib.cache_of(implicit, limits)
 
 

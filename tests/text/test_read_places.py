@@ -145,7 +145,7 @@ def _places(name, template, problem, steps) -> tuple[list[int], list[int]]:
   text, marks = "", []
   parts = list(template._filled(problem, steps, False))
   for kind, content in [*parts, ("cut", "")]:
-    if kind in ("control", "cut"):
+    if kind in ("control", "cut", "start"):
       spans = _characters(name, text)
       for place, out in marks:
         if out is starts:
@@ -223,6 +223,8 @@ REFUSED = dict(
   qwen_prm=(),
   math_shepherd=(),
   rlhflow=(),
+  context_prm=_NO_LINE_BREAK,
+  step_pairs=_NO_LINE_BREAK,
 )
 
 

@@ -56,5 +56,5 @@ view.pages = (() => {
         ...sections.map(section)].filter(Boolean));
   }
 
-  return { run: (at) => show("runs", at), evaluation: (at) => show("evaluations", at) };
+  return { section, run: (at) => show("runs", at), evaluation: (at) => show("evaluations", at) };
 })();

@@ -210,8 +210,9 @@ view.samples = (() => {
     }
     const labels = sample.truth.some((x) => x !== null) ? sample.truth : null;
     const steps = sample.steps.map((x) => x || "(no text is given)");
+    const notes = (i) => el("span", { class: "notes" }, ...sample.notes[i].map((x) => el("span", { class: "mark" }, x)));
     if (!steps.length) made.append(el("p", { class: "note" }, "This solution has no step."));
-    made.append(prm.stepList({ steps, models: model ? [model] : [], labels, threshold: THRESHOLD }));
+    made.append(prm.stepList({ steps, models: model ? [model] : [], labels, threshold: THRESHOLD, extra: notes }));
     return [made, others];
   }
 
@@ -237,15 +238,16 @@ view.samples = (() => {
     if (answer) marks.append(answer);
     const sides = el("div", { class: right ? "sides two" : "sides" }, side(sample, left)[0],
       right ? side(sample, right)[0] : null);
-    const more = [];
+    const more = sample.sections.map(view.pages.section);
     const sources = Object.entries(sample.labels);
     if (sources.length > 1) {
-      more.push(fold("Labels by source", table("Labels by source",
+      const labels = fold("Labels by source", table("Labels by source",
         [{ label: "step", number: true, cell: (i) => String(i + 1) },
           ...sources.map(([name, values]) => ({ label: prm.visible(name), number: true,
             cell: (i) => values[i] === null ? "–" : String(+prm.fixed(values[i], 3)) }))],
-        sample.steps.map((_, i) => i))));
-      if (data.labels_disagree[row]) more[0].open = true;
+        sample.steps.map((_, i) => i)));
+      labels.open = !!data.labels_disagree[row];
+      more.push(labels);
     }
     if (sample.messages.length) {
       more.push(fold("Conversation", ...sample.messages.map(([role, said]) =>
