@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TYPE_CHECKING
 
 from prm_jax import schema
 from prm_jax.jobs import policies
-from prm_jax.policy import codecs
 from prm_jax.policy import sampling as sampling_lib
 
 if TYPE_CHECKING:
@@ -161,6 +160,8 @@ def _as_written(prefix: schema.Solution, codec: Any) -> schema.Solution:
   a word, and a space is often a part of the next word; the policy writes that
   space itself.
   """
+  from prm_jax.policy import codecs
+
   text, spans = prefix.raw_text, prefix.spans
   if not isinstance(codec, codecs.TemplateCodec) or not text or not spans:
     return prefix
