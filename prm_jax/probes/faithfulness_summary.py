@@ -221,7 +221,12 @@ def _means(
     draws = drawn[:, : len(names)] / drawn[:, len(names) :]
     means = sums.sum(0) / nums.sum(0)
     columns = {
-      name: (means[i], draws[:, i], nums[:, i].sum())
+      name: (
+        means[i],
+        draws[:, i],
+        nums[:, i].sum(),
+        int((nums[:, i] > 0).sum()),
+      )
       for i, name in enumerate(names)
     }
     if _KNOWN in columns:
@@ -229,11 +234,11 @@ def _means(
       area = columns["early_aoc_normalised"]
       columns["early_aoc_normalised"] = (
         *(a / (1 - b) for a, b in zip(area[:2], known[:2], strict=True)),
-        area[2],
+        *area[2:],
       )
   return {
-    name: _estimate(mean, of_draws, num, len(values))
-    for name, (mean, of_draws, num) in columns.items()
+    name: _estimate(mean, of_draws, num, units)
+    for name, (mean, of_draws, num, units) in columns.items()
   }
 
 

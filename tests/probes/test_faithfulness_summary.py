@@ -39,6 +39,11 @@ def test_steps_are_pooled_and_problems_drawn():
   assert found["num_probed"] == 3 and found["skipped"] == dict(no_answer=1)
   alone = faithfulness_summary.summary(records[:2], ["a", "a"])
   assert alone["corrupt_changed"]["interval"] is None
+  # Nor has what one of several problems has.
+  records[0] |= dict(rewrite_same=[True, False])
+  of_one = faithfulness_summary.summary(records, ["a", "a", "b", "c"])
+  assert of_one["rewrite_changed"]["value"] == 0.5
+  assert of_one["rewrite_changed"]["interval"] is None
 
 
 def test_the_area_over_a_curve():
