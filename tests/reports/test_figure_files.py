@@ -96,7 +96,9 @@ def test_a_band_needs_all_intervals_and_what_is_known_has_whiskers():
 def test_a_name_is_drawn_as_it_is_and_does_nothing(name, form, recwarn):
   figure = _figure(_line(name), title=name, x_ticks=(1,), x_names=(name,))
   content = figure_files.drawn(figure, form)
-  assert not recwarn.list
+  # What other tests left open is closed at any time.
+  told = [x for x in recwarn if not issubclass(x.category, ResourceWarning)]
+  assert not told
   if form == "png":
     return
   tags = {
