@@ -16,7 +16,11 @@ class UntoldError(Exception):
 
 
 class AskedProgram:
-  """A running program."""
+  """A running program.
+
+  Attributes:
+    process: Its process.
+  """
 
   def __init__(self, process: subprocess.Popen[bytes], name: str):
     """Makes one.
@@ -26,6 +30,7 @@ class AskedProgram:
       name: What messages call it.
     """
     assert process.stdin is not None and process.stdout is not None
+    self.process = process
     self._in, self._out = process.stdin.fileno(), process.stdout.fileno()
     os.set_blocking(self._in, False)
     self._read, self._name = b"", name

@@ -26,12 +26,11 @@ import json
 import os
 import pathlib
 import re
-import select
 import subprocess
-import time
 from typing import Any
 
 from prm_jax import schema
+from prm_jax.verifiers import asked_program
 from prm_jax.verifiers import sandbox
 from prm_jax.verifiers.verdicts import Verdict
 
@@ -42,7 +41,8 @@ _HERE = pathlib.Path(__file__)
 _CANDIDATE = _HERE.with_name("candidate_worker.py")
 _TESTS = _HERE.with_name("tests_worker.py")
 _SPARE_S = 30.0
-_MOST_BYTES = 1 << 20
+# What follows the tests' result, also where there is none.
+_END = re.compile(rb"^\{\}\n", re.M)
 # The marks of a block of code in a chat model's text.
 _FENCE = re.compile(r"(?m)^[ \t]*```.*$")
 
@@ -63,7 +63,7 @@ class Checker:
     """
     self._time_s, self._memory_mib = time_s, memory_mib
     self._open = contextlib.ExitStack()
-    self._process: subprocess.Popen[bytes] | None = None
+    self._process: asked_program.AskedProgram | None = None
 
   def __enter__(self) -> Checker:
     return self
@@ -109,13 +109,13 @@ class Checker:
     result: dict[str, Any] = {}
     if self._process is None:
       self._process = self._started()
-    with contextlib.suppress(OSError, ValueError):
-      result = json.loads(_asked(self._process, line, limit_s))
+    with contextlib.suppress(asked_program.UntoldError, ValueError):
+      result = json.loads(self._process.exchange(line, _END, limit_s)[0])
     if not result or result["is_lost"]:
       self.__exit__()
     return result
 
-  def _started(self) -> subprocess.Popen[bytes]:
+  def _started(self) -> asked_program.AskedProgram:
     """Returns the process of the tests, beside which is that of the code."""
     asked, told = os.pipe(), os.pipe()
     try:
@@ -127,7 +127,7 @@ class Checker:
           stdout=told[1],
         )
       )
-      return self._open.enter_context(
+      process = self._open.enter_context(
         sandbox.started(
           *(_TESTS, asked[1], told[0], self._time_s),
           memory_mib=self._memory_mib,
@@ -135,6 +135,7 @@ class Checker:
           pass_fds=(asked[1], told[0]),
         )
       )
+      return asked_program.AskedProgram(process, "the tests' process")
     finally:
       for end in (*asked, *told):
         os.close(end)
@@ -149,26 +150,6 @@ def outcome(verdicts: Sequence[Verdict]) -> bool | None:
   if not verdicts or verdicts[-1].label is None:
     return None
   return verdicts[-1].label == 1
-
-
-def _asked(
-  process: subprocess.Popen[bytes], line: bytes, limit_s: float
-) -> bytes:
-  """Returns a process's answer to a line, b"" if there is none in time."""
-  assert process.stdin is not None and process.stdout is not None
-  process.stdin.write(line)
-  process.stdin.flush()
-  deadline, found = time.monotonic() + limit_s, b""
-  # The result, if there is one, and {}.
-  while not found.endswith(b"{}\n") and len(found) < _MOST_BYTES:
-    left_s = max(0.0, deadline - time.monotonic())
-    if not select.select([process.stdout], [], [], left_s)[0]:
-      return b""
-    more = os.read(process.stdout.fileno(), 1 << 16)
-    if not more:
-      return b""
-    found += more
-  return found.partition(b"\n")[0]
 
 
 def _line(text: str) -> str:

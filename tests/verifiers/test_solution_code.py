@@ -440,7 +440,7 @@ def test_nothing_is_left_of_a_run(tmp_path):
   mark = "import os, time\nif not os.fork():\n  time.sleep(98765)\nf = abs"
   with solution_code.Checker(time_s=1) as checker:
     _labels(checker, mark)
-    processes = [checker._process]
+    processes = [checker._process.process]
   assert processes[0].poll() is not None
   for status in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
     try:
