@@ -152,7 +152,7 @@ class Codec(Protocol):
 
 
 # A word with which a step may begin.
-_NEXT = "The"
+_WORD = "The"
 _OWN = encoding.EncodingConfig(template=own_form.OWN)
 
 
@@ -273,11 +273,21 @@ class TemplateCodec:
     word.
     """
     if text[-1:].isspace():
-      ids, _ = self.template.encode_text(text + _NEXT, self.tokenizer)
-      num = policy_text.num_ids_of(ids, text, self.bytes)
-      if num is not None:
-        return ids[:num]
+      ids = self.before_word(text)
+      if self.bytes.text(ids) == text:
+        return ids
     return self.template.encode_text(text, self.tokenizer)[0]
+
+  def before_word(self, text: str) -> list[int]:
+    """Returns a text's ids as they are before a word.
+
+    What of the text is a part of the word's id, as a space may be, is left out.
+
+    Args:
+      text: The beginning of a solution's text.
+    """
+    ids, _ = self.template.encode_text(text + _WORD, self.tokenizer)
+    return ids[: int((self.bytes.ends(ids) <= len(text)).sum())]
 
   def begun(self, prefix: schema.Solution) -> str:
     text = solution_texts.begun(prefix, self.template.separator)

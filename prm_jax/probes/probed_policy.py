@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 # The most tokens of an answer that is asked for.
 ANSWER_TOKENS = 24
-# A word with which a step may begin.
-_NEXT = "The"
 
 
 class Sureness(NamedTuple):
@@ -165,8 +163,7 @@ def _as_written(prefix: schema.Solution, codec: Any) -> schema.Solution:
   text, spans = prefix.raw_text, prefix.spans
   if not isinstance(codec, codecs.TemplateCodec) or not text or not spans:
     return prefix
-  ids, _ = codec.template.encode_text(text + _NEXT, codec.tokenizer)
-  ids = ids[: int((codec.bytes.ends(ids) <= len(text)).sum())]
+  ids = codec.before_word(text)
   begun = codec.bytes.text(ids)
   if not text.startswith(begun) or len(begun) < spans[-1][1]:
     return prefix
