@@ -5,28 +5,20 @@ import functools
 import itertools
 import math
 
-from flax.core import meta
 import jax
 from jax import numpy as jnp
 import numpy as np
 import pytest
-import recipes
+import random_policies
 
-from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.jobs import policies
 from prm_jax.labelling import cpmi
-from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import log_likelihood
-from prm_jax.policy import sampler
 from prm_jax.testbed import arithmetic
-from prm_jax.text import own_form
-from prm_jax.text import policy_templates
-from prm_jax.text import tokenizer as tokenizer_lib
 
-KINDS = ("template", "own")
 QUESTION = "What is (3 + 4) * 2?"
 SOLUTIONS = [
   schema.Solution("a", QUESTION, ("3 + 4 = 7.", "7 * 2 = 14.", "So 14.")),
@@ -39,31 +31,7 @@ OPTIONS = cpmi.Options(phrasing=PHRASINGS, num_wrong=2, wrong_weight=0.5)
 
 @functools.cache
 def _policy(kind):
-  """Returns a small random policy of a published form, or of our own."""
-  if kind == "own":
-    tokenizer, template = tokenizer_lib.Bytes(), own_form.OWN
-    size = tokenizer.vocab_size
-  else:
-    tokenizer = recipes.tokenizer("qwen")
-    template = policy_templates.plain(("<|im_end|>",))
-    size = template.num_ids(tokenizer)
-  config = model_config.ModelConfig(
-    vocab_size=size,
-    d_model=16,
-    num_layers=1,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=8,
-    d_ff=24,
-  )
-  random = np.random.default_rng(0)
-  params = jax.tree.map(
-    lambda x: jnp.asarray(0.4 * random.normal(size=x.shape), x.dtype),
-    jax.eval_shape(
-      lambda: meta.unbox(transformer.init(jax.random.key(0), config, ("lm",)))
-    ),
-  )
-  return sampler.Sampler(config, params, tokenizer, template=template)
+  return random_policies.policy(kind, num_layers=1)
 
 
 def _weigher(kind, counts=None):
@@ -94,14 +62,7 @@ def _mean_log_prob(kind, problem, steps, answer):
   prefix = schema.Solution("x", problem, (*steps, ""))
   start = len(codec.within(prefix, ""))
   ids = codec.within(prefix, f"The answer is: {answer}")
-  row = batch_lib.empty(1, 256)
-  index = np.arange(256, dtype=np.int32)[None]
-  row.tokens[0, : len(ids)] = ids
-  batch = row.replace(
-    positions=index,
-    visible_until=np.full((1, 256), 256, np.int32),
-    parent=index - 1,
-  )
+  batch = random_policies.alone(ids)
   found = _forward(kind)(_policy(kind).params, jax.tree.map(jnp.asarray, batch))
   return float(np.mean(np.asarray(found)[0, start : len(ids)]))
 
@@ -127,7 +88,7 @@ def _slow_reward(kind, solution, k, form, wrong):
   return moved("14") - 0.5 * np.mean([moved(x) for x in wrong])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", random_policies.KINDS)
 @pytest.mark.parametrize("form", ["alone", "increment", "cumulative"])
 def test_a_reward_is_that_of_each_prefix_alone(kind, form):
   options = dataclasses.replace(OPTIONS, form=form)

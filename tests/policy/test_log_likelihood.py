@@ -2,7 +2,6 @@
 
 import functools
 
-from flax.core import meta
 import hostile_text
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,11 +9,10 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 import pytest
+import random_policies
 
-from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import codecs
 from prm_jax.policy import log_likelihood
@@ -26,15 +24,7 @@ from prm_jax.text import tokenizer_files
 WORDS = tokenizer_files.train_sentencepiece(
   ["a b c d e f"], 32, model_type="word"
 )
-CONFIG = model_config.ModelConfig(
-  vocab_size=WORDS.vocab_size,
-  d_model=16,
-  num_layers=2,
-  num_heads=2,
-  num_kv_heads=1,
-  head_dim=8,
-  d_ff=24,
-)
+CONFIG = random_policies.model(WORDS.vocab_size)
 PREFIXES = [
   schema.Solution("0", "a b", ()),
   schema.Solution("1", "a b", ("c",)),
@@ -46,13 +36,7 @@ OPTIONS = (" a", " b c", " b c f d")
 
 @functools.cache
 def _params(scale=0.4):
-  random = np.random.default_rng(0)
-  return jax.tree.map(
-    lambda x: jnp.asarray(scale * random.normal(size=x.shape), x.dtype),
-    jax.eval_shape(
-      lambda: meta.unbox(transformer.init(jax.random.key(0), CONFIG, ("lm",)))
-    ),
-  )
+  return random_policies.params(CONFIG, scale=scale)
 
 
 def _policy(tokenizer=WORDS):
@@ -72,14 +56,7 @@ def _of_sequence(prefix, option):
     ids += [*WORDS.encode(step), WORDS.separator]
   start = len(ids) + len(WORDS.encode(last))
   ids += WORDS.encode(last + option)
-  row = batch_lib.empty(1, 64)
-  index = np.arange(64, dtype=np.int32)[None]
-  row.tokens[0, : len(ids)] = ids
-  batch = row.replace(
-    positions=index,
-    visible_until=np.full((1, 64), 64, np.int32),
-    parent=index - 1,
-  )
+  batch = random_policies.alone(ids, 64)
   found = _forward()(_params(), jax.tree.map(jnp.asarray, batch))
   return float(found[0, start : len(ids)].sum())
 

@@ -3,28 +3,22 @@
 import functools
 import threading
 
-from flax.core import meta
 import jax
-from jax import numpy as jnp
 import numpy as np
 import pytest
+import random_policies
 import recipes
 import stub_server
 
-from prm_jax import batch as batch_lib
 from prm_jax import schema
 from prm_jax.jobs import policies
-from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.policy import codecs
 from prm_jax.policy import log_likelihood
-from prm_jax.policy import sampler
 from prm_jax.policy import sampling
 from prm_jax.probes import faithfulness
 from prm_jax.probes import probed_policy
-from prm_jax.text import own_form
 from prm_jax.text import policy_templates
-from prm_jax.text import tokenizer as tokenizer_lib
 from prm_jax.text import tokenizer_files
 
 RAW = "First 3 + 4 = 7.\n\nThen 7 * 2 = 14.\n\nThe answer is 14."
@@ -37,36 +31,11 @@ SOLUTION = schema.Solution(
   spans=SPANS,
   extra=dict(reference_answer="14"),
 )
-KINDS = ("template", "own")
 
 
 @functools.cache
 def _policy(kind):
-  """Returns a small random policy of a published form, or of our own."""
-  if kind == "own":
-    tokenizer, template = tokenizer_lib.Bytes(), own_form.OWN
-    size = tokenizer.vocab_size
-  else:
-    tokenizer = recipes.tokenizer("qwen")
-    template = policy_templates.plain(("<|im_end|>",))
-    size = template.num_ids(tokenizer)
-  config = model_config.ModelConfig(
-    vocab_size=size,
-    d_model=16,
-    num_layers=2,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=8,
-    d_ff=24,
-  )
-  random = np.random.default_rng(0)
-  params = jax.tree.map(
-    lambda x: jnp.asarray(0.4 * random.normal(size=x.shape), x.dtype),
-    jax.eval_shape(
-      lambda: meta.unbox(transformer.init(jax.random.key(0), config, ("lm",)))
-    ),
-  )
-  return sampler.Sampler(config, params, tokenizer, template=template)
+  return random_policies.policy(kind)
 
 
 @functools.cache
@@ -81,14 +50,7 @@ def _forward(kind):
 
 def _log_probs(kind, ids):
   """Returns the log-probabilities at each of some ids, given those before."""
-  row = batch_lib.empty(1, 256)
-  index = np.arange(256, dtype=np.int32)[None]
-  row.tokens[0, : len(ids)] = ids
-  batch = row.replace(
-    positions=index,
-    visible_until=np.full((1, 256), 256, np.int32),
-    parent=index - 1,
-  )
+  batch = random_policies.alone(ids)
   logits = _forward(kind)(_policy(kind).params, batch)[0]
   return np.asarray(jax.nn.log_softmax(logits[: len(ids)], -1))
 
@@ -105,7 +67,7 @@ def _asked(kind):
   return asked
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", random_policies.KINDS)
 def test_how_sure_it_is_is_what_whole_sequences_say(kind):
   codec, asked = _policy(kind).codec, _asked(kind)
   prefixes = [*asked.weighed.values()]
@@ -127,7 +89,7 @@ def test_how_sure_it_is_is_what_whole_sequences_say(kind):
     assert row.logit_std == pytest.approx(at.std(), rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", random_policies.KINDS)
 def test_an_answer_goes_on_within_the_step_that_asks(kind, monkeypatch):
   monkeypatch.setattr(probed_policy, "ANSWER_TOKENS", 8)
   codec, prefixes = _policy(kind).codec, [*_asked(kind).forced.values()][1:3]

@@ -3,17 +3,15 @@
 import dataclasses
 import functools
 
-from flax.core import meta
 import jax
-from jax import numpy as jnp
 import numpy as np
 import pytest
+import random_policies
 
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.demo import default_config
 from prm_jax.huggingface import verify
-from prm_jax.models import model_config
 from prm_jax.models import transformer
 from prm_jax.rows import packing
 from prm_jax.scoring import cached_scorer
@@ -28,15 +26,7 @@ from prm_jax.training import train_run
 from prm_jax.training import train_run_config
 
 BYTES = tokenizer_lib.Bytes()
-MODEL = model_config.ModelConfig(
-  vocab_size=BYTES.vocab_size,
-  d_model=16,
-  num_layers=2,
-  num_heads=2,
-  num_kv_heads=1,
-  head_dim=8,
-  d_ff=24,
-)
+MODEL = random_policies.model(BYTES.vocab_size)
 FORMS = ("step_pairs", "context_prm")
 PROBLEM, STEPS = "7 + 5 - 3", ("7 + 5 = 12", "12 - 3 = 8", "so 8", "")
 LABELS = (1.0, 0.0, 0.0, 0.0)
@@ -49,13 +39,7 @@ def _solution(*steps, problem=PROBLEM, id_="x"):
 
 @functools.cache
 def _params():
-  random = np.random.default_rng(0)
-  return jax.tree.map(
-    lambda x: jnp.asarray(0.5 * random.normal(size=x.shape), x.dtype),
-    jax.eval_shape(
-      lambda: meta.unbox(transformer.init(jax.random.key(0), MODEL, ("step",)))
-    ),
-  )
+  return random_policies.params(MODEL, "step", 0.5)
 
 
 def _encoding(form="step_pairs"):
