@@ -28,6 +28,7 @@ import pathlib
 import sys
 from typing import Any
 
+import labelling_testbed as testbed
 import numpy as np
 
 from prm_jax import schema
@@ -83,6 +84,7 @@ def measured(
     95 % over solutions, None without any.
   """
   by_id = {s.id: s for s in judged}
+  labelled_by = principle_agreement.labelled_by
   pairs = [(by_id[s.id], _first(s)) for s in people]
   always = Counter(x for x in map(_first, others) if x >= 0).most_common(1)[0][
     0
@@ -100,7 +102,7 @@ def measured(
   names = [*(x.name for x in rubric.principles), rubrics.OVERALL]
   by_name = {}
   for name in (*names, principle_agreement.LABEL):
-    first = np.array([_first(_by(s, name)) for s, _ in readable], int)
+    first = np.array([_first(labelled_by(name, s)) for s, _ in readable], int)
     same, constant = first == people_first, people_first == always
     found = first >= 0
     by_name[name] = dict(
@@ -128,14 +130,6 @@ def _first(solution: schema.Solution) -> int:
   error = agreement.first_error(agreement.values_of(solution))
   assert error is not None, solution.id
   return error
-
-
-def _by(solution: schema.Solution, name: str) -> schema.Solution:
-  if name == principle_agreement.LABEL:
-    return solution
-  graded = rubrics.of_principle(solution, name)
-  assert graded is not None
-  return graded
 
 
 def _scores(
@@ -193,9 +187,8 @@ def table(result: dict[str, Any]) -> str:
     (k, *map(cell, x.values())) for k, x in result["by_principle"].items()
   ]
   heads = ("%", *next(iter(result["by_principle"].values())))
-  lines = [heads, ("---",) * len(heads), *rows]
   unusable = f"unusable: {cell(result['unusable'])}, {result['reasons']}"
-  return "\n".join([unusable, "", *(f"| {' | '.join(x)} |" for x in lines)])
+  return f"{unusable}\n\n{testbed.markdown([heads, *rows])}"
 
 
 def main() -> None:

@@ -21,9 +21,7 @@ the place's.
 
 import argparse
 import dataclasses
-import gzip
 import json
-import os
 import pathlib
 import sys
 import time
@@ -33,13 +31,15 @@ import numpy as np
 
 import prm_jax
 from prm_jax import schema
-from prm_jax.datasets.formats import processbench
 from prm_jax.evaluation import processbench_metrics
 from prm_jax.evaluation import step_metrics
 from prm_jax.labelling import cpmi
+from prm_jax.records import sources
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 
+GSM8K = "gsm8k:gsm8k/test.jsonl.gz"
+PROCESSBENCH = "processbench:processbench/gsm8k.json.gz"
 OUTPUT = "docs/results/labelling_cpmi_real.json"
 PHRASINGS = (
   "{problem}",
@@ -55,17 +55,11 @@ ARMS: dict[str, dict[str, Any]] = dict(
 )
 
 
-def solutions_of(
-  data: pathlib.Path, num: int, seed: int
-) -> list[schema.Solution]:
+def solutions_of(num: int, seed: int) -> list[schema.Solution]:
   """Returns labelled solutions of problems drawn at random, with answers."""
-  with gzip.open(data / "gsm8k/test.jsonl.gz", "rt") as f:
-    records = [json.loads(line) for line in f]
-  right = {
-    _plain(r["question"]): r["answer"].split("####")[1].strip() for r in records
-  }
+  right = {_plain(s.problem): s.answer for s in sources.read_sources([GSM8K])}
   by_problem: dict[str, list[schema.Solution]] = {}
-  for s in processbench.read(data / "processbench/gsm8k.json.gz"):
+  for s in sources.read_sources([PROCESSBENCH]):
     if answer := right.get(_plain(s.problem)):
       extra = {**s.extra, schema.REFERENCE: answer}
       s = dataclasses.replace(s, extra=extra)
@@ -104,8 +98,7 @@ def main() -> None:
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--only", default=",".join(ARMS))
   args = parser.parse_args()
-  data = pathlib.Path(os.environ["PRM_JAX_DATA"])
-  exact = solutions_of(data, args.solutions, args.seed)
+  exact = solutions_of(args.solutions, args.seed)
   plain = dict(
     position=processbench_metrics.step_index(exact),
     length=processbench_metrics.step_length(exact),

@@ -52,7 +52,10 @@ WORKDIR = pathlib.Path("runs/transfer")
 DOMAINS = tuple(transfer_problems.DOMAINS)
 MIXED = "mixed"
 SOURCES = (*DOMAINS, MIXED)
-BASELINES = ("length", "place")
+# Scores by a step's length and place, which don't read it.
+BASELINES = dict(
+  length=processbench_metrics.step_length, place=processbench_metrics.step_index
+)
 # One group after the other, and in each one seed after the other, so that a run
 # that is stopped has whole comparisons.
 GROUPS = (
@@ -227,21 +230,14 @@ def baseline(name: str, train: Sequence[schema.Solution]) -> schema.Score:
     train: The solutions that say which way right steps lie.
   """
 
-  def raw(solution: schema.Solution) -> list[float]:
-    if name == "place":
-      return [1 / (1 + i) for i in range(len(solution.steps))]
-    return [1 / (1 + len(step)) for step in solution.steps]
-
-  steps = step_metrics.judged_steps(
-    [raw(s) for s in train], [s.labels or () for s in train]
-  )
+  raw = BASELINES[name]
+  steps = step_metrics.judged_steps(raw(train), [s.labels or () for s in train])
   is_up = step_metrics.auroc(steps.scores, steps.correct) >= 0.5
 
   def score(solutions: Sequence[schema.Solution]) -> list[schema.StepScores]:
-    rows = (raw(s) for s in solutions)
     return [
       schema.StepScores(tuple(x if is_up else 1 - x for x in row))
-      for row in rows
+      for row in raw(solutions)
     ]
 
   return score

@@ -80,18 +80,26 @@ def measured(
   return rows
 
 
-def _by(name: str, solution: schema.Solution, usual: int) -> schema.Solution:
-  """Returns the solution with the labels that a row is about."""
+def labelled_by(name: str, solution: schema.Solution) -> schema.Solution:
+  """Returns a graded solution with the labels of a principle, or of all.
+
+  Args:
+    name: The principle's, or LABEL.
+    solution: The solution, which a judge with a rubric labels.
+  """
   if name == LABEL:
     return solution
-  if name == CONSTANT:
-    labels = tuple(
-      float(not 0 <= usual <= k) for k in range(len(solution.steps))
-    )
-    return dataclasses.replace(solution, labels=labels)
   graded = rubrics.of_principle(solution, name)
   assert graded is not None  # It was chosen for that.
   return graded
+
+
+def _by(name: str, solution: schema.Solution, usual: int) -> schema.Solution:
+  """Returns the solution with the labels that a row is about."""
+  if name != CONSTANT:
+    return labelled_by(name, solution)
+  labels = tuple(float(not 0 <= usual <= k) for k in range(len(solution.steps)))
+  return dataclasses.replace(solution, labels=labels)
 
 
 def _most_frequent(first_errors: Sequence[int]) -> int:
