@@ -21,7 +21,7 @@ BIN := $(VENV)/bin
 SHARED_DATA := $(wildcard $(CURDIR)/../shared/data)
 export PRM_JAX_DATA ?= $(SHARED_DATA)
 
-TESTS := -n 2 --dist=worksteal -m "not stories and not browser and not faults and not plan and not real_weights and not coq"
+TESTS := -n 2 --dist=worksteal -m "not stories and not browser and not faults and not plan and not real_weights and not coq and not ray"
 # Installed by apt if it isn't there.
 CHROMIUM = command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } || \
   { echo "this needs chromium on the PATH; install it, as by: apt-get install chromium" >&2; exit 1; }
@@ -37,7 +37,7 @@ FAULTS_FIRST := $(addprefix tests/,faults/test_peers.py faults/test_kills.py \
 LONG := demo device_check docs huggingface models plan policy remote rl scoring \
   training runtime/test_distributed.py test_benchmarks.py test_public_api.py
 
-.PHONY: demo test test-fast stories browser newest package faults soak parity coq real plan-check lint \
+.PHONY: demo test test-fast stories browser newest package faults soak parity coq ray real plan-check lint \
   docs clean setup
 
 demo: $(VENV)/.installed
@@ -104,6 +104,12 @@ coq: $(VENV)/.installed
 	@command -v coqtop > /dev/null || { echo "this needs coqtop on the PATH; install it, as by: apt-get install coq" >&2; exit 1; }
 	$(BIN)/python -m pytest -n 0 -m coq $(call MARKED,coq)
 
+# Jobs on a real Ray cluster of this machine, with workers that are killed;
+# RAY='ray and not slow' for the part that .ci/run has.
+RAY ?= ray
+ray: $(VENV)/.ray
+	$(BIN)/python -m pytest -n 0 -m '$(RAY)' $(call MARKED,ray)
+
 # Published weights, in the folder that PRM_JAX_WEIGHTS names
 # (docs/published_weights.md); one process, which prints what it measured.
 real: $(VENV)/.parity
@@ -133,6 +139,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(VENV)/.ray: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,ray]'
 	touch $@
 
 $(VENV)/.emulator: $(VENV)/.installed

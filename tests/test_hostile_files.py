@@ -281,7 +281,8 @@ def test_the_journal_of_labels(tmp_path):
     output.unlink(missing_ok=True)
     path.write_text(content)
     with journal.opened(output, [SOLUTION], dict(kind="x")) as j:
-      journal.run(j, [SOLUTION], lambda b: (b, {"tokens": 1}), batch_size=2)
+      work = journal.in_turn(lambda b: (b, {"tokens": 1}))
+      journal.run(j, [SOLUTION], work, batch_size=2)
       journal.finish(j, [SOLUTION], output)
 
   hostile_json.check(

@@ -116,3 +116,19 @@ class Problems(verbs.Value):
     from prm_jax.jobs import problems
 
     return problems.read(self.path, self.limit, taken)
+
+
+def starts(problems: Sequence[schema.Problem]) -> list[schema.Solution]:
+  """Returns problems as solutions without steps, with the right answers known.
+
+  Args:
+    problems: The problems.
+  """
+  return [
+    schema.Solution(
+      *(p.id, p.problem, ()),
+      extra=dict(p.extra)
+      | ({} if p.answer is None else {schema.REFERENCE: p.answer}),
+    )
+    for p in problems
+  ]

@@ -39,13 +39,97 @@ from prm_jax.runtime import preemption
 _logger = logging.getLogger(__name__)
 
 # Solutions of whole problems -> the same in the same order, labelled, or new
-# ones of these problems; and the work that it took, as counts.
+# ones of these problems, or a record of each; and the work, as counts.
 Label = Callable[
-  [Sequence[schema.Solution]],
-  tuple[Sequence[schema.Solution], Mapping[str, int]],
+  [Sequence[schema.Solution]], tuple[Sequence[Any], Mapping[str, int]]
 ]
 
 _BATCH = ("ids", "work", "solutions")
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+  """A batch whose work is done.
+
+  Args:
+    batch: What was worked on.
+    results: What came of it.
+    work: What it took, as counts.
+  """
+
+  batch: Sequence[schema.Solution]
+  results: Sequence[Any]
+  work: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+  """Solutions on which no work can be done.
+
+  Args:
+    batch: The solutions: one, or all of a problem.
+    reason: Why, in a line.
+  """
+
+  batch: Sequence[schema.Solution]
+  reason: str
+
+
+# Batches, each taken when there is room for it -> each as soon as it is done, in
+# any order; or, in its place, its parts.
+Work = Callable[[Iterator[list[schema.Solution]]], Iterator[Finished | Failed]]
+
+
+def in_turn(label: Label) -> Work:
+  """Returns the work that does one batch after the other, in this process.
+
+  Args:
+    label: Does the work of a batch.
+  """
+
+  def work(
+    batches: Iterator[list[schema.Solution]],
+  ) -> Iterator[Finished | Failed]:
+    for batch in batches:
+      yield Finished(batch, *label(batch))
+
+  return work
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+  """How results stand in a journal and in the output.
+
+  Args:
+    to_record: Returns a result as a record.
+    from_record: Returns a record's result; it is given the record's place, too.
+    id_of: Returns the id of a result.
+    problem_of: Returns the text of its problem; None if the id is a solution's
+      of the input.
+    write: Writes results into a file.
+  """
+
+  to_record: Callable[[Any], dict[str, Any]]
+  from_record: Callable[[dict[str, Any], str], Any]
+  id_of: Callable[[Any], str]
+  problem_of: Callable[[Any], str | None]
+  write: Callable[[files.PathLike, Sequence[Any]], Any]
+
+
+SOLUTIONS = Form(
+  jsonl.record_from_solution,
+  jsonl.solution_from_record,
+  lambda s: s.id,
+  lambda s: s.problem,
+  jsonl.write_solutions,
+)
+RECORDS = Form(
+  dict,
+  lambda record, where: record,
+  lambda record: record["id"],
+  lambda record: None,
+  files.write_records,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,55 +306,76 @@ def batches(
     yield batch
 
 
+@dataclasses.dataclass(frozen=True)
+class Ran:
+  """What a run did.
+
+  Args:
+    work: The counts of the work, of earlier runs too.
+    failed: What isn't done.
+  """
+
+  work: Mapping[str, int]
+  failed: Sequence[Failed]
+
+
 def run(
   journal: Journal,
   solutions: Sequence[schema.Solution],
-  label: Label,
+  work: Work,
   *,
   batch_size: int,
   are_new: bool = False,
+  form: Form = SOLUTIONS,
   progress: Callable[[int, Mapping[str, int]], None] = lambda done, work: None,
-) -> dict[str, int]:
-  """Labels what the journal lacks; returns the work of the whole run.
+) -> Ran:
+  """Does what the journal lacks.
 
   Args:
     journal: The journal.
     solutions: The solutions to label.
-    label: The labeller.
+    work: Does the work of batches.
     batch_size: The number of solutions of a batch.
-    are_new: Whether the labeller returns new solutions of the problems, instead
-      of those that it was given.
+    are_new: Whether new solutions of the problems come of it, instead of those
+      that were given.
+    form: How results stand in the journal.
     progress: Called after each batch with the number of solutions that this
-      process has labelled, and the work of the whole run so far.
+      process has worked on, and the work of the whole run so far.
 
   Raises:
     DiskFullError: The disk is full. The journal keeps what it has.
     PreemptedError: SIGTERM came. The journal keeps what it has.
   """
-  done, work = 0, Counter(journal.work)
+  done, counts = 0, Counter(journal.work)
+  failed: list[Failed] = []
+
+  def left() -> Iterator[list[schema.Solution]]:
+    for whole in batches(solutions, batch_size):
+      # Those of an uninterrupted run, whatever the journal lacks: what a model
+      # computes together changes the last digits.
+      if batch := [s for s in whole if s.id not in journal.ids]:
+        preemption.check()
+        yield batch
+
   with preemption.noticed():
     try:
-      for whole in batches(solutions, batch_size):
-        # Those of an uninterrupted run, whatever the journal lacks: what a model
-        # computes together changes the last digits.
-        batch = [s for s in whole if s.id not in journal.ids]
-        if not batch:
-          continue
-        preemption.check()
-        labelled, spent = label(batch)
-        _check_labelled(batch, labelled, are_new)
-        value = dict(
-          ids=[s.id for s in batch],
-          work=dict(spent),
-          solutions=[jsonl.record_from_solution(s) for s in labelled],
-        )
-        text = files.dump_json(value, str(journal.path))
-        _write(journal.path, journal.fd, text)
-        done += len(batch)
-        work.update(spent)
-        progress(done, work)
+      for part in work(left()):
+        done += len(part.batch)
+        if isinstance(part, Failed):
+          failed.append(part)
+        else:
+          _check_results(part, are_new, form)
+          value = dict(
+            ids=[s.id for s in part.batch],
+            work=dict(part.work),
+            solutions=list(map(form.to_record, part.results)),
+          )
+          text = files.dump_json(value, str(journal.path))
+          _write(journal.path, journal.fd, text)
+          counts.update(part.work)
+        progress(done, counts)
     except preemption.PreemptedError:
-      kept = len(journal.ids) + done
+      kept = len(journal.ids) + done - sum(len(x.batch) for x in failed)
       _logger.warning(
         f"{journal.path}: SIGTERM: keeps {kept:,} of {len(solutions):,}"
         f" solutions, those of finished batches; {journal.again} to do the rest"
@@ -279,35 +384,35 @@ def run(
         f" {journal.again} to do all {len(solutions):,} solutions"
       )
       raise
-  return dict(work)
+  return Ran(dict(counts), failed)
 
 
 def finish(
   journal: Journal,
   solutions: Sequence[schema.Solution],
   output: files.PathLike,
-  finished: Callable[
-    [list[schema.Solution]], list[schema.Solution]
-  ] = lambda solutions: solutions,
-) -> list[schema.Solution]:
-  """Writes the output from the journal alone; returns its solutions.
+  finished: Callable[[list[Any]], list[Any]] = lambda results: results,
+  form: Form = SOLUTIONS,
+) -> list[Any]:
+  """Writes the output from the journal alone; returns what it holds.
 
   Args:
     journal: The journal.
-    solutions: The solutions of the input.
+    solutions: The solutions of the input, without those that failed.
     output: The file to write.
     finished: Returns what is written of what the journal holds.
+    form: How results stand in the journal and in the output.
 
   Raises:
     InputError: the disk is full, or a batch is no longer in the journal, which
       stays as it is.
   """
-  labelled, ids = [], set[str]()
+  results, ids = [], set[str]()
   for number, _, batch, is_again in _batches_of(journal.path, journal.fd):
     if batch is not None and not is_again:
       ids.update(batch["ids"])
-      labelled += [
-        jsonl.solution_from_record(record, f"{journal.path}:{number}")
+      results += [
+        form.from_record(record, f"{journal.path}:{number}")
         for record in batch["solutions"]
       ]
   lost = {s.id for s in solutions} - ids
@@ -317,32 +422,37 @@ def finish(
       f" solutions; {journal.again} to do these"
     )
   places = {s.id: i for i, s in enumerate(solutions)}
-  first: dict[str, int] = {}
+  first: dict[str | None, int] = {}
   for i, s in enumerate(solutions):
     first.setdefault(s.problem, i)
-  for s in labelled:
-    if s.problem not in first:
+  for x in results:
+    if form.id_of(x) not in places and form.problem_of(x) not in first:
       raise errors.InputError(
-        f"{journal.path}: solution {s.id!r} is of a problem that isn't in the"
-        " input; give `fresh=True` to start over"
+        f"{journal.path}: solution {form.id_of(x)!r} is of a problem that isn't"
+        " in the input; give `fresh=True` to start over"
       )
   # All solutions of a problem are in one line, in the labeller's order.
-  labelled.sort(key=lambda s: places.get(s.id, first[s.problem]))
-  labelled = finished(labelled)
+  results.sort(
+    key=lambda x: places.get(form.id_of(x), first.get(form.problem_of(x), 0))
+  )
+  results = finished(results)
   try:
-    jsonl.write_solutions(output, labelled)
+    form.write(output, results)
   except errors.InputError as e:
     raise type(e)(
       f"{e}; {journal.path.name} holds all of them: fix that, and"
       f" {journal.again.rstrip(',')}"
     ) from None
-  return labelled
+  return results
 
 
-def _check_labelled(batch, labelled, are_new: bool) -> None:
-  if are_new and {s.problem for s in labelled} - {s.problem for s in batch}:
-    raise ValueError("a labeller returned solutions of other problems")
-  if not are_new and [s.id for s in labelled] != [s.id for s in batch]:
+def _check_results(part: Finished, are_new: bool, form: Form) -> None:
+  given, found = part.batch, part.results
+  if are_new:
+    problems = {form.problem_of(x) for x in found}
+    if problems - {s.problem for s in given}:
+      raise ValueError("a labeller returned solutions of other problems")
+  elif [form.id_of(x) for x in found] != [s.id for s in given]:
     raise ValueError("a labeller returned other solutions than it was given")
 
 

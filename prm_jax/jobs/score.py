@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import contextlib
 import dataclasses
 import functools
 import logging
+import pathlib
 from typing import Any, Literal, TYPE_CHECKING
 
 from prm_jax import schema
 from prm_jax.jobs import job_inputs
+from prm_jax.jobs import journal
+from prm_jax.jobs import journaled
 from prm_jax.jobs import report
 from prm_jax.jobs import reward_models
-from prm_jax.jobs import shards
+from prm_jax.jobs import workers
 from prm_jax.runtime import files
-from prm_jax.runtime import outputs
 from prm_jax.runtime import progress
 from prm_jax.runtime import verbs
 
@@ -25,11 +28,14 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class ScoreJob(shards.Sharded):
+class ScoreJob(journaled.MappedJob):
   """Which solutions are scored, and where their scores go.
 
   Args:
     input: The solutions to score.
+    batch: The most solutions that are scored together; those of one problem
+      stay together, however many they are; on another number the last digits
+      of scores depend.
     output: The JSON Lines file to write, one line for each solution: its id,
       step_scores, step_logits, judged, product, min, last and mean
       (docs/evaluation.md); - is the standard output, and messages go to stderr
@@ -38,6 +44,7 @@ class ScoreJob(shards.Sharded):
 
   input: job_inputs.Solutions
   output: verbs.OutputOrStdout
+  batch: verbs.Count = dataclasses.field(default=2048, kw_only=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +69,7 @@ class Score(verbs.Verb):
   reference: reward_models.ReferencePolicy | files.PathLike | None = None
 
   compiles = True
+  writes_new = False
 
   @functools.cached_property
   def scorer(self) -> scorer_lib.Scorer:
@@ -100,25 +108,57 @@ class Score(verbs.Verb):
     read = [job.input.stored_at, self._model.folder]
     if self._reference is not None:
       read.append(self._reference.reference)
-    outputs.check(dict(output=job.output), read)
+    job.check(read)
     solutions, left_out = job.input.read(job.shard)
-    report.computed(dict(scorer=self.scorer.config.compute_dtype))
-    if longer := self.scorer.longer_than_trained(solutions):
-      progress.log(
-        f"{longer} solutions are longer than the"
-        f" {self.scorer.encoding.max_tokens} tokens that the model was trained"
+    with job.engine.opened(self) as worker:
+      report.computed(worker.compute_dtype)
+      done = journaled.mapped(
+        *(job, solutions),
+        dict(kind="score", shard=str(job.part)),
+        worker,
+        doing="score",
+        first="compiling and scoring",
+        form=journal.RECORDS,
+      )
+    scored = done.solutions
+    _logger.info(f"{job.output}: {len(scored)} solutions")
+    if longer := done.work.get("longer_than_trained"):
+      _logger.info(
+        f"{longer} solutions are longer than those that the model was trained"
         " with; they are scored whole"
       )
-    scores = self(solutions)
-    records = map(record_of, solutions, scores)
-    count = files.write_records(job.output, records)
-    _logger.info(f"{job.output}: {count} solutions")
-    if unjudged := sum(not all(steps.judged) for steps in scores):
+    if unjudged := sum(not all(x["judged"]) for x in scored):
       _logger.info(
         f"{unjudged} solutions have steps that the model wasn't trained to"
         ' judge; "judged" marks them (docs/evaluation.md)'
       )
     report.left_out(left_out)
+
+  @contextlib.contextmanager
+  def working(self) -> Iterator[workers.Worker]:
+    """Yields what scores batches in this process: a record of each solution."""
+    from prm_jax.checkpoints import model_json
+
+    scorer = self.scorer
+    folder = pathlib.Path(self._model.folder)
+    depends_on = dict(
+      model=model_json.fingerprint(folder, scorer.params),
+      compute_dtype=scorer.config.compute_dtype,
+      layout=self.layout,
+      **scorer.scoring,
+    )
+
+    def work_on(
+      batch: Sequence[schema.Solution], tell: workers.Tell
+    ) -> tuple[list[dict[str, Any]], dict[str, int]]:
+      scores = scorer.score(batch, progress=lambda done: tell("", done))
+      longer = scorer.longer_than_trained(batch)
+      return list(map(record_of, batch, scores)), dict(
+        longer_than_trained=longer
+      )
+
+    dtypes = dict(scorer=scorer.config.compute_dtype)
+    yield workers.here(depends_on, work_on, dtypes)
 
 
 def record_of(

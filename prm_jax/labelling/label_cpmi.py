@@ -13,7 +13,6 @@ from prm_jax import schema
 from prm_jax.jobs import policies
 from prm_jax.labelling import cpmi
 from prm_jax.labelling import label_job
-from prm_jax.runtime import files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,14 +65,10 @@ class CPMI(cpmi.Options, label_job.PolicyLabeller):
   ) -> list[schema.Solution]:
     return cpmi.with_labels(solutions, self)
 
-  def _read(
-    self, job: label_job.LabelJob, problems: files.PathLike | None
-  ) -> label_job.Task:
-    task = super()._read(job, problems)
-    talks = {
-      s.id: "a conversation" for s in task.solutions if s.messages is not None
-    }
-    return dataclasses.replace(task, unable={**task.unable, **talks})
+  def _why_not(self, solution: schema.Solution) -> str | None:
+    if solution.messages is not None:
+      return "a conversation"
+    return super()._why_not(solution)
 
   @contextlib.contextmanager
   def _labelling(

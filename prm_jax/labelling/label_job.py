@@ -19,6 +19,7 @@ from prm_jax.jobs import journaled
 from prm_jax.jobs import policies
 from prm_jax.jobs import references as references_lib
 from prm_jax.jobs import report
+from prm_jax.jobs import workers
 from prm_jax.policy import sampling as sampling_lib
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
@@ -35,7 +36,7 @@ Label = Callable[
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelJob(journaled.Job):
+class LabelJob(journaled.EngineJob):
   """Which solutions are labelled, and where they go.
 
   Args:
@@ -70,14 +71,12 @@ class Task:
   """What is to be labelled.
 
   Args:
-    solutions: The solutions of this shard.
-    references: The reference answer to each problem's text.
+    solutions: The solutions of this shard, with the right answers that are known.
     unable: Why a solution can't be labelled, by id.
     left_out: What the reader left out, by reason.
   """
 
   solutions: list[schema.Solution]
-  references: Mapping[str, str]
   unable: Mapping[str, str]
   left_out: Mapping[str, int]
 
@@ -194,18 +193,13 @@ class PolicyLabeller(verbs.Verb):
       sampling, seed = self._drawing
       known = self._policy.asked(sampling) | claim | dict(seed=seed)
       journal.check(job.output, task.solutions, known)
-    counts: Counter[str] = Counter()
-    replies = policies.replies_path(job.output)
-    with self._opened(task.references, replies, counts) as (label, writer):
-      report.computed(dict(policy=writer.compute_dtype))
+    here = self.working(policies.replies_path(job.output))
+    with job.engine.opened(self, here) as worker:
+      report.computed(worker.compute_dtype)
       start = time.perf_counter()
-
-      def work_on(batch, tell):
-        return self._batch(batch, tell, label, task.unable, counts)
-
       is_server = self._policy.is_server
       done = journaled.run(
-        *(job, job.output, task.solutions, claim | writer.depends_on, work_on),
+        *(job, job.output, task.solutions, claim, worker),
         doing="label",
         first="starting" if is_server else progress.COMPILING,
         so_far=_cost,
@@ -217,6 +211,37 @@ class PolicyLabeller(verbs.Verb):
     if tokens := done.work.get("tokens", 0) - done.before.get("tokens", 0):
       _logger.info(f"{tokens / elapsed_s:,.0f} tokens/s since this start")
     return done.work
+
+  @contextlib.contextmanager
+  def working(
+    self, replies: pathlib.Path | None = None
+  ) -> Iterator[workers.Worker]:
+    """Yields what labels batches in this process.
+
+    Args:
+      replies: The journal of a server's replies; None keeps none.
+    """
+    counts: Counter[str] = Counter()
+    references: dict[str, str] = {}
+    with self._opened(references, replies, counts) as (label, writer):
+
+      def work_on(batch, tell):
+        references.clear()
+        if self.needs_reference:
+          claims = references_lib.claimed(batch, "solution")
+          references.update(references_lib.of(claims))
+        return self._batch(batch, tell, label, counts)
+
+      dtypes = dict(policy=writer.compute_dtype)
+      yield workers.here(writer.depends_on, work_on, dtypes)
+
+  def _why_not(self, solution: schema.Solution) -> str | None:
+    """Returns why a solution can't be labelled; None if it can."""
+    if not solution.steps and not self.writes_new:
+      return "no steps"
+    if self.needs_reference and solution.extra.get(schema.REFERENCE) is None:
+      return "no reference answer"
+    return None
 
   def _read(self, job: LabelJob, problems: files.PathLike | None) -> Task:
     """Returns what is to be labelled; refuses bad input before any work."""
@@ -242,23 +267,22 @@ class PolicyLabeller(verbs.Verb):
     for s in solutions:
       if not part.holds(s.problem):
         continue
-      if not s.steps and not self.writes_new:
-        unable[s.id] = "no steps"
-      elif self.needs_reference and s.problem not in references:
-        unable[s.id] = "no reference answer"
-      elif self.needs_reference and s.extra.get(schema.REFERENCE) is None:
+      is_known = s.extra.get(schema.REFERENCE) is not None
+      has_work = s.steps or self.writes_new
+      if has_work and not is_known and s.problem in references:
         # It stays with the solution: its labels depend on it.
         extra = {**s.extra, schema.REFERENCE: references[s.problem]}
         s = dataclasses.replace(s, extra=extra)
+      if why := self._why_not(s):
+        unable[s.id] = why
       mine.append(s)
-    return Task(mine, references, unable, left_out)
+    return Task(mine, unable, left_out)
 
   def _batch(
     self,
     batch: Sequence[schema.Solution],
     tell: journaled.Tell,
     label: Label,
-    unable: Mapping[str, str],
     counts: Counter[str],
   ) -> tuple[list[schema.Solution], dict[str, int]]:
     """Returns a batch's solutions, labelled if they can be, and the work."""
@@ -267,6 +291,7 @@ class PolicyLabeller(verbs.Verb):
     def drawn(done: int, tokens: int = 0) -> None:
       tell(_cost(dict(tokens=tokens) if tokens else dict(rollouts=done)))
 
+    unable = {s.id for s in batch if self._why_not(s)}
     labelled, work = label([s for s in batch if s.id not in unable], drawn)
     # Labels of another kind would pass for this one's.
     blank = (

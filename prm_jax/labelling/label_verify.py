@@ -17,6 +17,7 @@ from prm_jax import schema
 from prm_jax.jobs import journal
 from prm_jax.jobs import journaled
 from prm_jax.jobs import report
+from prm_jax.jobs import workers
 from prm_jax.labelling import label_job
 from prm_jax.runtime import outputs
 from prm_jax.runtime import user_functions
@@ -83,6 +84,8 @@ class LabelVerify(verbs.Verb):
   memory_mib: verbs.Count = 512
   unsafe_code: bool = False
 
+  writes_new = False
+
   def _faults(self) -> Iterator[str]:
     if self.verifier not in NAMES and not user_functions.parse(self.verifier):
       names = ", ".join(NAMES)
@@ -123,21 +126,11 @@ class LabelVerify(verbs.Verb):
     self._check_outputs(job)
     solutions, left_out = job.input.read_some()
     solutions = [s for s in solutions if job.part.holds(s.problem)]
-    with self._opened() as opened:
-
-      def work_on(
-        batch: Sequence[schema.Solution], tell: journaled.Tell
-      ) -> tuple[list[schema.Solution], dict[str, int]]:
-        done = []
-        for solution in batch:
-          done.append(self._labelled(solution, opened))
-          tell(f"{len(done)} of a batch")
-        return done, {}
-
+    with job.engine.opened(self) as worker:
       done = journaled.run(
         *(job, job.output, solutions),
-        dict(kind="verify", shard=str(job.part), **opened.identity),
-        work_on,
+        dict(kind="verify", shard=str(job.part)),
+        worker,
         doing="verify",
         first="verifying",
         so_far=lambda work: "",
@@ -145,6 +138,22 @@ class LabelVerify(verbs.Verb):
     _logger.info(f"{job.output}: {len(done.solutions):,} solutions")
     report.counted(_counts(done.solutions))
     report.left_out(left_out)
+
+  @contextlib.contextmanager
+  def working(self) -> Iterator[workers.Worker]:
+    """Yields what verifies batches in this process."""
+    with self._opened() as opened:
+
+      def work_on(
+        batch: Sequence[schema.Solution], tell: workers.Tell
+      ) -> tuple[list[schema.Solution], dict[str, int]]:
+        done = []
+        for solution in batch:
+          done.append(self._labelled(solution, opened))
+          tell(f"{len(done)} of a batch")
+        return done, {}
+
+      yield workers.here(opened.identity, work_on)
 
   @contextlib.contextmanager
   def _opened(self) -> Iterator[_Opened]:

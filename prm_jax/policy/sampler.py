@@ -240,6 +240,7 @@ class Sampler:
     sampling: Sampling,
     key: jax.Array,
     progress: Callable[[int], None] = lambda done: None,
+    numbers: Sequence[int] | None = None,
   ) -> list[list[Completion]]:
     """Returns num_samples completions of every prompt.
 
@@ -252,6 +253,8 @@ class Sampler:
       sampling: How to sample.
       key: The random key.
       progress: A function that is called with the number of completions so far.
+      numbers: The number of each prompt, by which its random numbers are drawn;
+        None is 0, 1, 2, ...
 
     Returns:
       The completions of each prompt, in the order of the prompts.
@@ -275,7 +278,8 @@ class Sampler:
         lengths[row] = len(prompts[i])
         tokens[row, : lengths[row]] = prompts[i]
       for first in range(0, num_samples, at_once):
-        keys = _sample_keys(key, chosen, first + np.arange(at_once))
+        requests = chosen if numbers is None else np.take(numbers, chosen)
+        keys = _sample_keys(key, requests, first + np.arange(at_once))
         arrays = jax.device_get(
           decode(
             self.params,
@@ -317,6 +321,7 @@ class Sampler:
     sampling: Sampling,
     key: jax.Array,
     progress: Callable[[int], None] = lambda done: None,
+    numbers: Sequence[int] | None = None,
   ) -> list[list[schema.Solution]]:
     """Returns whole solutions: each prefix's steps, continued by the policy.
 
@@ -328,13 +333,14 @@ class Sampler:
       sampling: How to sample.
       key: The random key.
       progress: A function that is called with the number of solutions so far.
+      numbers: See complete.
 
     Returns:
       The solutions of each prefix. `extra` has the fields of schema.STATISTICS.
     """
     prompts = [self.codec.prompt(prefix) for prefix in prefixes]
     ids = [prompt.tokens for prompt in prompts]
-    rows = self.complete(ids, num_samples, sampling, key, progress)
+    rows = self.complete(ids, num_samples, sampling, key, progress, numbers)
     return solutions(prefixes, prompts, rows, self.codec)
 
   def log_likelihoods(

@@ -16,6 +16,7 @@ from prm_jax.jobs import policies
 from prm_jax.jobs import references
 from prm_jax.jobs import report
 from prm_jax.jobs import step_scores as step_scores_lib
+from prm_jax.jobs import workers
 from prm_jax.policy import sampling as sampling_lib
 from prm_jax.probes import asked_answers
 from prm_jax.probes import faithfulness
@@ -177,7 +178,7 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
     with probed_policy.opened(*how, replies) as opened:
 
       def work_on(
-        batch: Sequence[schema.Solution], tell: journaled.Tell
+        batch: Sequence[schema.Solution], tell: workers.Tell
       ) -> tuple[list[schema.Solution], dict[str, int]]:
         del tell
         return self._probed(batch, opened, score), {}
@@ -186,9 +187,8 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
         *(job, job.output, solutions),
         dict(kind="faithfulness", shard=str(job.part))
         | dataclasses.asdict(self._options)
-        | (dict(scored_by=self.origin) if self._has_scores else {})
-        | opened.depends_on,
-        work_on,
+        | (dict(scored_by=self.origin) if self._has_scores else {}),
+        workers.here(opened.depends_on, work_on),
         doing="probe",
         first="starting" if policy.is_server else progress.COMPILING,
         so_far=lambda work: "",

@@ -48,10 +48,17 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
       _check_form(record, where)
     solution = solution_from_record(record, where)
     fields.unique_id(seen, solution.id, where)
-    group = fields.group(solution.problem)
-    yield dataclasses.replace(
-      solution, extra={"group": group, **solution.extra}
-    )
+    yield grouped(solution)
+
+
+def grouped(solution: schema.Solution) -> schema.Solution:
+  """Returns a solution with a group, which is its problem's if it has none.
+
+  Args:
+    solution: The solution.
+  """
+  group = fields.group(solution.problem)
+  return dataclasses.replace(solution, extra={"group": group, **solution.extra})
 
 
 def _check_form(record: Mapping[str, Any], where: str) -> None:

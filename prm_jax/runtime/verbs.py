@@ -252,6 +252,10 @@ class Value:
 
   first_is_whole: ClassVar[bool] = True
 
+  def __getstate__(self) -> dict[str, Any]:
+    """Returns the fields alone: what was loaded by them isn't pickled."""
+    return {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}  # type: ignore[arg-type]
+
   def __post_init__(self):
     kind: Any = type(self)
     for field in fields(kind):

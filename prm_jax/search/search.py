@@ -26,6 +26,7 @@ from prm_jax.jobs import journaled
 from prm_jax.jobs import policies as policies_lib
 from prm_jax.jobs import references
 from prm_jax.jobs import report
+from prm_jax.jobs import workers
 from prm_jax.policy import sampling as sampling_lib
 from prm_jax.records import fields
 from prm_jax.runtime import files
@@ -57,7 +58,7 @@ RULES: tuple[type[rules.Rule], ...] = (
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchJob(journaled.Job):
+class SearchJob(journaled.EngineJob):
   """Which problems are searched, and where the results go.
 
   Args:
@@ -165,6 +166,7 @@ class Searching(pool.Graded, verbs.Verb):
   seed: verbs.Seed = 0
 
   compiles = True
+  writes_new = False
 
   @property
   def _rule(self) -> rules.Rule:
@@ -189,9 +191,10 @@ class Searching(pool.Graded, verbs.Verb):
     problems, seen = list(problems), dict[str, str]()
     for i, problem in enumerate(problems):
       fields.unique_id(seen, problem.id, f"problem {i}")
-    starts, found = _starts(problems), dict[str, schema.Solution]()
+    starts, found = job_inputs.starts(problems), dict[str, schema.Solution]()
+    right = references.of(references.claimed(starts, "problem"))
     with (
-      self._opened(starts) as models,
+      self._opened(right) as models,
       progress.showing(
         "search", len(starts), "problem", first=_FIRST
       ) as update,
@@ -219,18 +222,11 @@ class Searching(pool.Graded, verbs.Verb):
     claim = self._claim(job)
     if not job.fresh:
       journal.check(job.output, problems, claim | self._asked())
-    with self._opened(problems, job) as found:
-
-      def search(batch, tell):
-        del tell
-        results, timing = self._searched(batch, found)
-        # Not in the output: no two runs take the same time.
-        with open(job.timing, "a", encoding="utf-8") as f:
-          f.write(json.dumps(timing) + "\n")
-        return results, solutions.counts(results)
-
+    # Two answers to one problem, in whichever batches they are.
+    references.of(references.claimed(problems, f"{job.input.path}: problem"))
+    with job.engine.opened(self, self.working(job)) as worker:
       done = journaled.run(
-        *(job, job.output, problems, claim | found.depends_on, search),
+        *(job, job.output, problems, claim, worker),
         doing="search",
         unit="problem",
         first=_FIRST,
@@ -240,8 +236,34 @@ class Searching(pool.Graded, verbs.Verb):
       )
     # A shard without problems has no batch, and so no counts.
     counts = {**solutions.counts([]), **done.work}
-    _report(job, len(done.solutions), counts, found.compute_dtype, self._rule)
+    _report(job, len(done.solutions), counts, worker.compute_dtype, self._rule)
     return done.solutions
+
+  @contextlib.contextmanager
+  def working(self, job: SearchJob | None = None) -> Iterator[workers.Worker]:
+    """Yields what searches batches in this process.
+
+    Args:
+      job: The files, for replies of servers and the seconds that a batch takes;
+        None keeps neither.
+    """
+    from prm_jax.search import solutions
+
+    right: dict[str, str] = {}
+    with self._opened(right, job) as found:
+
+      def work_on(batch, tell):
+        del tell
+        right.clear()
+        right.update(references.of(references.claimed(batch, "problem")))
+        results, timing = self._searched(batch, found)
+        if job is not None:
+          # Not in the output: no two runs take the same time.
+          with open(job.timing, "a", encoding="utf-8") as f:
+            f.write(json.dumps(timing) + "\n")
+        return results, solutions.counts(results)
+
+      yield workers.here(found.depends_on, work_on, found.compute_dtype)
 
   def _searched(
     self, batch: Sequence[schema.Solution], found: Models
@@ -342,14 +364,17 @@ class Searching(pool.Graded, verbs.Verb):
 
   @contextlib.contextmanager
   def _opened(
-    self, problems: Sequence[schema.Solution], job: SearchJob | None = None
+    self, right: Mapping[str, str], job: SearchJob | None = None
   ) -> Iterator[Models]:
-    """Yields the models for some problems; a job keeps replies of servers."""
+    """Yields the models; a job keeps replies of servers.
+
+    Args:
+      right: The right answer to each problem's text.
+      job: The files.
+    """
     from prm_jax.scoring import score_sources
     from prm_jax.search import writers
 
-    named = "problem" if job is None else f"{job.input.path}: problem"
-    right = references.of(references.claimed(problems, named))
     rule, work = self._rule, Counter[str]()
     how = writers.How(
       *(self.sampling, self.seed, self.max_step_tokens),
@@ -487,18 +512,7 @@ def _read(job: SearchJob) -> list[schema.Solution]:
     raise errors.InputError(
       f"{job.input.path}: holds no problem; there is no work"
     )
-  return _starts([p for p in problems if part.holds(p.problem)])
-
-
-def _starts(problems: Sequence[schema.Problem]) -> list[schema.Solution]:
-  return [
-    schema.Solution(
-      *(p.id, p.problem, ()),
-      extra=dict(p.extra)
-      | ({} if p.answer is None else {schema.REFERENCE: p.answer}),
-    )
-    for p in problems
-  ]
+  return job_inputs.starts([p for p in problems if part.holds(p.problem)])
 
 
 # --- What is said -----------------------------------------------------------------
@@ -533,4 +547,5 @@ def _report(
       "no problem has a finished solution: give a larger budget, `max_steps` or"
       " `max_tokens`"
     )
-  _logger.info(f"seconds, and what the machine computed: {job.timing}")
+  if not job.engine.is_ray:
+    _logger.info(f"seconds, and what the machine computed: {job.timing}")

@@ -55,11 +55,13 @@ def _run(output, solutions=SOLUTIONS, claim=CLAIM, batch_size=4, **options):
   batch_label = options.pop("label", label)
   are_new = options.pop("are_new", False)
   with journal.opened(output, solutions, claim, **options) as log:
-    work = journal.run(
-      log, solutions, batch_label, batch_size=batch_size, are_new=are_new
+    ran = journal.run(
+      *(log, solutions, journal.in_turn(batch_label)),
+      batch_size=batch_size,
+      are_new=are_new,
     )
     journal.finish(log, solutions, output)
-  return work, log
+  return ran.work, log
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +256,7 @@ def test_a_terminated_run_says_what_is_kept_and_how_to_go_on(
     journal.opened(output, SOLUTIONS, CLAIM, fresh=fresh) as log,
     pytest.raises(preemption.PreemptedError),
   ):
-    journal.run(log, SOLUTIONS, ended, batch_size=4)
+    journal.run(log, SOLUTIONS, journal.in_turn(ended), batch_size=4)
   (record,) = caplog.records
   without = ", without `fresh=True`," if fresh else ""
   again = f"give the same command again{without} to do"
@@ -457,7 +459,7 @@ def test_damage_during_the_run_never_shortens_the_output(expected, tmp_path):
     return label(batch)
 
   with journal.opened(output, SOLUTIONS, CLAIM) as log:
-    journal.run(log, SOLUTIONS, damaging, batch_size=4)
+    journal.run(log, SOLUTIONS, journal.in_turn(damaging), batch_size=4)
     with pytest.raises(errors.InputError, match="was damaged during the run"):
       journal.finish(log, SOLUTIONS, output)
   assert not output.exists()
