@@ -1,8 +1,6 @@
 """Jobs on a real Ray cluster of this machine: the same bytes, and what dies."""
 
-import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
