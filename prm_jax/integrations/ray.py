@@ -20,7 +20,7 @@ For a job whose parts are kept on disk and whose bad records are set aside, use
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 from prm_jax import errors
 from prm_jax import schema
@@ -29,13 +29,9 @@ from prm_jax.jobs import journal
 from prm_jax.jobs import workers as workers_lib
 from prm_jax.records import jsonl
 
-try:
+if TYPE_CHECKING:
   import pyarrow
   import ray.data
-except ImportError:
-  raise errors.InputError(
-    f"this needs the extra ray: {errors.to_install('ray')}"
-  ) from None
 
 
 class Worker:
@@ -60,6 +56,8 @@ class Worker:
     Raises:
       InputError: A record is neither a solution nor a problem.
     """
+    import pyarrow
+
     given = [_start(row) for row in batch.to_pylist()]
     (done,) = self._work(iter([given]))
     assert isinstance(done, journal.Finished)
@@ -91,6 +89,13 @@ def mapped(
       in a block where a verb saves work on what solutions of a problem share.
     **options: Further options of map_batches, such as num_gpus=1.
   """
+  try:
+    import ray.data
+  except ImportError:
+    raise errors.InputError(
+      f"this needs the extra ray: {errors.to_install('ray')}"
+    ) from None
+
   return dataset.map_batches(
     Worker,
     fn_constructor_args=(verb,),

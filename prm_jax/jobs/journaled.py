@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import logging
 import pathlib
@@ -51,6 +52,30 @@ class EngineJob(Job):
 
   engine: workers.Engine = dataclasses.field(default_factory=workers.Engine)
 
+  @contextlib.contextmanager
+  def opened(
+    self,
+    verb: workers.Works,
+    here: contextlib.AbstractContextManager[workers.Worker] | None = None,
+  ) -> Iterator[workers.Worker]:
+    """Yields what does the work of a verb.
+
+    Args:
+      verb: The verb.
+      here: What does it in this process; None is `verb.working()`.
+
+    Raises:
+      InputError: There is no such cluster, or its processes can't do it.
+    """
+    if not self.engine.is_ray:
+      with here or verb.working() as worker:
+        yield worker
+      return
+    from prm_jax.jobs import ray_workers
+
+    with ray_workers.opened(self.engine, verb) as worker:
+      yield worker
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MappedJob(EngineJob):
@@ -68,7 +93,7 @@ class MappedJob(EngineJob):
 
   def _faults(self) -> Iterator[str]:
     if not self.engine.is_ray and self.fresh:
-      yield "`fresh` is for `engine=ray`; without it --output is replaced"
+      yield "`fresh` is for `engine=ray`; without a cluster `output` is replaced"
     if self.engine.is_ray and self.written == verbs.STDOUT:
       yield "`output=-`: give a file, beside which a journal can be kept"
 

@@ -36,15 +36,6 @@ from prm_jax.jobs import journal
 from prm_jax.jobs import workers
 from prm_jax.runtime import preemption
 
-try:
-  import ray
-  from ray import cloudpickle
-  from ray import exceptions as ray_errors
-except ImportError:
-  raise errors.InputError(
-    f"`engine=ray` needs the extra ray: {errors.to_install('ray')}"
-  ) from None
-
 _logger = logging.getLogger(__name__)
 
 _WORKERS, _CPUS, _DEATHS, _BATCH_S = 2, 1.0, 3, 3600.0
@@ -60,6 +51,22 @@ _LOOK_S, _SAY_S = 0.5, 20.0
 
 # Workers may die so often with no batch done between.
 _MOST_DEATHS = 12
+
+
+def _ray() -> Any:
+  """Returns Ray, which is an extra.
+
+  Raises:
+    InputError: It isn't installed.
+  """
+  try:
+    import ray
+    import ray.exceptions
+  except ImportError:
+    raise errors.InputError(
+      f"`engine=ray` needs the extra ray: {errors.to_install('ray')}"
+    ) from None
+  return ray
 
 
 def about() -> dict[str, str]:
@@ -135,12 +142,12 @@ def opened(
 @contextlib.contextmanager
 def _connected(where: str) -> Iterator[None]:
   """Connects to a cluster; leaves a connection of the caller's own as it is."""
-  if ray.is_initialized():
+  if _ray().is_initialized():
     yield
     return
   os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
   try:
-    ray.init(
+    _ray().init(
       None if where == "ray" else where,
       log_to_driver=False,
       logging_level=logging.ERROR,
@@ -153,7 +160,7 @@ def _connected(where: str) -> Iterator[None]:
   try:
     yield
   finally:
-    ray.shutdown()
+    _ray().shutdown()
 
 
 @dataclasses.dataclass
@@ -199,7 +206,7 @@ class _Pool:
   def __init__(self, engine: workers.Engine, verb: workers.Works):
     self._engine, self._keeps_problems = engine, verb.writes_new
     self._start = (
-      cloudpickle.dumps(verb),
+      _ray().cloudpickle.dumps(verb),
       about(),
       os.getcwd(),
     )
@@ -219,12 +226,12 @@ class _Pool:
 
   def __exit__(self, *_: object) -> None:
     for member in self._members:
-      ray.kill(member.actor)
+      _ray().kill(member.actor)
 
   def _new(self) -> _Member:
     engine = self._engine
     cpus, gpus = engine.worker_cpus, engine.worker_gpus
-    kind = ray.remote(
+    kind = _ray().remote(
       num_cpus=_CPUS if cpus is None else cpus,
       num_gpus=gpus or 0,
       resources=dict(engine.worker_resource),
@@ -246,11 +253,11 @@ class _Pool:
 
   def _waiting(self) -> str:
     """Returns what no worker can begin without, in words."""
-    has = {k: v for k, v in ray.cluster_resources().items() if ":" not in k}
+    has = {k: v for k, v in _ray().cluster_resources().items() if ":" not in k}
     return (
       f"`engine={self._engine.where}`: no worker is ready yet: each loads its"
       f" models, or waits for room; the cluster has {_told(has)}, of which"
-      f" {_told(ray.available_resources())} are free"
+      f" {_told(_ray().available_resources())} are free"
     )
 
   def work(self, batches: Iterator[list[schema.Solution]]) -> Iterator[_Done]:
@@ -294,7 +301,7 @@ class _Pool:
       member.since = time.monotonic()
     try:
       ref = member.actor.work.remote(task.batch)
-    except _FULL as e:
+    except _no_room() as e:
       raise _full(e) from None
     member.tasks[ref] = task
 
@@ -302,7 +309,7 @@ class _Pool:
     """Waits a moment for the workers; returns what was done."""
     waited = {x.opening: x for x in self._members if x.opening is not None}
     waited |= {ref: x for x in self._members for ref in x.tasks}
-    ready, _ = ray.wait(list(waited), num_returns=1, timeout=_LOOK_S)
+    ready, _ = _ray().wait(list(waited), num_returns=1, timeout=_LOOK_S)
     done: list[_Done] = []
     for ref in ready:
       member = waited[ref]
@@ -316,14 +323,14 @@ class _Pool:
         member.ended = (
           f"took longer than the {self._batch_s:g} s of `worker_batch_s`"
         )
-        ray.kill(member.actor)
+        _ray().kill(member.actor)
     return done
 
   def _began(self, member: _Member) -> None:
     """Takes in a worker that has loaded its models."""
     try:
-      found = ray.get(member.opening)
-    except _DIED as e:
+      found = _ray().get(member.opening)
+    except _deaths() as e:
       if "No module named 'prm_jax" in str(e):
         raise errors.InputError(
           f"`engine={self._engine.where}`: a worker has no prm_jax; install it"
@@ -331,7 +338,7 @@ class _Pool:
         ) from None
       self._died(member, _why(e))
       return
-    except ray_errors.RayTaskError as e:
+    except _ray().exceptions.RayTaskError as e:
       raise errors.InputError(_reason(e)) from e
     member.opening = None
     if self._first is None:
@@ -346,15 +353,15 @@ class _Pool:
   def _ended(self, member: _Member, ref: Any) -> list[_Done]:
     """Returns what came of a batch: its results, or what is at fault in it."""
     try:
-      results, work = ray.get(ref)
-    except _FULL as e:
+      results, work = _ray().get(ref)
+    except _no_room() as e:
       raise _full(e) from None
-    except _DIED as e:
+    except _deaths() as e:
       return self._died(member, member.ended or _why(e))
-    except ray_errors.RayTaskError as e:
+    except _ray().exceptions.RayTaskError as e:
       task = member.tasks.pop(ref)
       member.since = time.monotonic()
-      if isinstance(e.cause, (errors.DiskFullError, *_FULL)):
+      if isinstance(e.cause, (errors.DiskFullError, *_no_room())):
         raise errors.InputError(f"a worker can't go on: {_reason(e)}") from e
       return self._fail(task, _reason(e))
     task = member.tasks.pop(ref)
@@ -371,7 +378,7 @@ class _Pool:
         f" them; the last one {why}; what was done before is kept"
       )
     _logger.warning(f"a worker {why}; another one takes its place")
-    ray.kill(member.actor)
+    _ray().kill(member.actor)
     self._members[self._members.index(member)] = self._new()
     done: list[_Done] = list(self._left_by(member))
     if not member.tasks:
@@ -390,8 +397,8 @@ class _Pool:
     """Yields what a worker had done when it died."""
     for ref, task in list(member.tasks.items()):
       try:
-        results, work = ray.get(ref, timeout=_LOOK_S)
-      except ray_errors.RayError:
+        results, work = _ray().get(ref, timeout=_LOOK_S)
+      except _ray().exceptions.RayError:
         return
       del member.tasks[ref]
       yield journal.Finished(task.batch, results, work)
@@ -428,14 +435,19 @@ class _Pool:
 
 # --- What Ray says ----------------------------------------------------------------
 
-_DIED = (
-  ray_errors.RayActorError,
-  ray_errors.WorkerCrashedError,
-  ray_errors.NodeDiedError,
-  ray_errors.OutOfMemoryError,
-  ray_errors.ObjectLostError,
-)
-_FULL = (ray_errors.ObjectStoreFullError, ray_errors.OutOfDiskError)
+
+def _deaths() -> tuple[type[Exception], ...]:
+  """Returns what Ray raises if a worker died."""
+  found = _ray().exceptions
+  names = ("RayActorError", "WorkerCrashedError", "NodeDiedError")
+  more = ("OutOfMemoryError", "ObjectLostError")
+  return tuple(getattr(found, name) for name in (*names, *more))
+
+
+def _no_room() -> tuple[type[Exception], ...]:
+  """Returns what Ray raises if its memory for objects is full."""
+  found = _ray().exceptions
+  return found.ObjectStoreFullError, found.OutOfDiskError
 
 
 def _full(error: Exception) -> errors.InputError:
@@ -448,14 +460,14 @@ def _full(error: Exception) -> errors.InputError:
 
 def _why(error: Exception) -> str:
   """Returns what a worker's end was, after "a worker"."""
-  if isinstance(error, ray_errors.OutOfMemoryError):
+  if isinstance(error, _ray().exceptions.OutOfMemoryError):
     return "was ended by Ray: its machine was out of memory"
-  if isinstance(error, ray_errors.NodeDiedError):
+  if isinstance(error, _ray().exceptions.NodeDiedError):
     return "died with its machine"
   return "died: its process was killed or crashed"
 
 
-def _reason(error: ray_errors.RayTaskError) -> str:
+def _reason(error: Any) -> str:
   """Returns the error that a worker raised, in a line."""
   cause = error.cause
   if isinstance(cause, errors.InputError):

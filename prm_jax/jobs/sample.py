@@ -134,7 +134,7 @@ class Sample(pool.Graded, verbs.Verb):
       for s in _numbered(job_inputs.starts(problems))
       if job.part.holds(s.problem)
     ]
-    with job.engine.opened(self, self.working(replies)) as worker:
+    with job.opened(self, self.working(replies)) as worker:
       report.computed(worker.compute_dtype)
       done = journaled.mapped(
         *(job, starts),
@@ -167,10 +167,13 @@ class Sample(pool.Graded, verbs.Verb):
   def working(
     self, replies: pathlib.Path | None = None
   ) -> Iterator[workers.Worker]:
-    """Yields what samples batches of problems in this process.
+    """Samples batches of problems in this process.
 
     Args:
       replies: The journal of a server's replies; None keeps none.
+
+    Yields:
+      What does it.
     """
     counts: Counter[str] = Counter()
     with (

@@ -110,7 +110,7 @@ class Score(verbs.Verb):
       read.append(self._reference.reference)
     job.check(read)
     solutions, left_out = job.input.read(job.shard)
-    with job.engine.opened(self) as worker:
+    with job.opened(self) as worker:
       report.computed(worker.compute_dtype)
       done = journaled.mapped(
         *(job, solutions),
@@ -136,7 +136,11 @@ class Score(verbs.Verb):
 
   @contextlib.contextmanager
   def working(self) -> Iterator[workers.Worker]:
-    """Yields what scores batches in this process: a record of each solution."""
+    """Scores batches in this process.
+
+    Yields:
+      What does it; it makes a record of each solution.
+    """
     from prm_jax.checkpoints import model_json
 
     scorer = self.scorer

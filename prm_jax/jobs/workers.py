@@ -146,27 +146,3 @@ class Engine(verbs.Value):
   def is_ray(self) -> bool:
     """Whether a cluster does it."""
     return self.where != "local"
-
-  @contextlib.contextmanager
-  def opened(
-    self,
-    verb: Works,
-    here: contextlib.AbstractContextManager[Worker] | None = None,
-  ) -> Iterator[Worker]:
-    """Yields what does the work of a verb.
-
-    Args:
-      verb: The verb.
-      here: What does it in this process; None is `verb.working()`.
-
-    Raises:
-      InputError: There is no such cluster, or its processes can't do it.
-    """
-    if not self.is_ray:
-      with here or verb.working() as worker:
-        yield worker
-      return
-    from prm_jax.jobs import ray_workers
-
-    with ray_workers.opened(self, verb) as worker:
-      yield worker

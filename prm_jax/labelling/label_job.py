@@ -194,7 +194,7 @@ class PolicyLabeller(verbs.Verb):
       known = self._policy.asked(sampling) | claim | dict(seed=seed)
       journal.check(job.output, task.solutions, known)
     here = self.working(policies.replies_path(job.output))
-    with job.engine.opened(self, here) as worker:
+    with job.opened(self, here) as worker:
       report.computed(worker.compute_dtype)
       start = time.perf_counter()
       is_server = self._policy.is_server
@@ -216,10 +216,13 @@ class PolicyLabeller(verbs.Verb):
   def working(
     self, replies: pathlib.Path | None = None
   ) -> Iterator[workers.Worker]:
-    """Yields what labels batches in this process.
+    """Labels batches in this process.
 
     Args:
       replies: The journal of a server's replies; None keeps none.
+
+    Yields:
+      What does it.
     """
     counts: Counter[str] = Counter()
     references: dict[str, str] = {}

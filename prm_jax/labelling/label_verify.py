@@ -126,7 +126,7 @@ class LabelVerify(verbs.Verb):
     self._check_outputs(job)
     solutions, left_out = job.input.read_some()
     solutions = [s for s in solutions if job.part.holds(s.problem)]
-    with job.engine.opened(self) as worker:
+    with job.opened(self) as worker:
       done = journaled.run(
         *(job, job.output, solutions),
         dict(kind="verify", shard=str(job.part)),
@@ -141,7 +141,11 @@ class LabelVerify(verbs.Verb):
 
   @contextlib.contextmanager
   def working(self) -> Iterator[workers.Worker]:
-    """Yields what verifies batches in this process."""
+    """Verifies batches in this process.
+
+    Yields:
+      What does it.
+    """
     with self._opened() as opened:
 
       def work_on(

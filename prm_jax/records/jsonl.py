@@ -56,6 +56,9 @@ def grouped(solution: schema.Solution) -> schema.Solution:
 
   Args:
     solution: The solution.
+
+  Returns:
+    It, with extra["group"].
   """
   group = fields.group(solution.problem)
   return dataclasses.replace(solution, extra={"group": group, **solution.extra})

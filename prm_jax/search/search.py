@@ -224,7 +224,7 @@ class Searching(pool.Graded, verbs.Verb):
       journal.check(job.output, problems, claim | self._asked())
     # Two answers to one problem, in whichever batches they are.
     references.of(references.claimed(problems, f"{job.input.path}: problem"))
-    with job.engine.opened(self, self.working(job)) as worker:
+    with job.opened(self, self.working(job)) as worker:
       done = journaled.run(
         *(job, job.output, problems, claim, worker),
         doing="search",
@@ -241,11 +241,14 @@ class Searching(pool.Graded, verbs.Verb):
 
   @contextlib.contextmanager
   def working(self, job: SearchJob | None = None) -> Iterator[workers.Worker]:
-    """Yields what searches batches in this process.
+    """Searches batches of problems in this process.
 
     Args:
       job: The files, for replies of servers and the seconds that a batch takes;
         None keeps neither.
+
+    Yields:
+      What does it.
     """
     from prm_jax.search import solutions
 
