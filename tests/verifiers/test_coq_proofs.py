@@ -269,6 +269,8 @@ def coqtop():
   coq_session.installed.cache_clear()
   if shutil.which("coqtop") is None:
     pytest.skip("needs coqtop")
+  if why := sandbox.why_none():
+    pytest.skip(f"needs a sandbox: {why}")
   return coq_session.installed()
 
 
