@@ -70,6 +70,8 @@ class CPMI(cpmi.Options, label_job.PolicyLabeller):
     self, job: label_job.LabelJob, problems: files.PathLike | None
   ) -> label_job.Task:
     task = super()._read(job, problems)
+    for s in task.solutions:
+      cpmi.named_wrong_answers(s, f"{job.input.path}: solution")
     talks = {
       s.id: "a conversation" for s in task.solutions if s.messages is not None
     }
