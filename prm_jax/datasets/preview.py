@@ -45,8 +45,9 @@ def show(
     n = encoding_config.max_tokens
     return "\n".join([*lines, f"  too long: more than {n} tokens: left out"])
   start = encoded.prompt_tokens
-  lines.append(f"  0..{start - 1}  problem  {_clip(solution.problem)}")
-  lines.append(f"      {_ids(encoded.tokens[:start])}")
+  if start:
+    lines.append(f"  0..{start - 1}  problem  {_clip(solution.problem)}")
+    lines.append(f"      {_ids(encoded.tokens[:start])}")
   labels = encoding.step_labels(solution, policy)
   for i, end in enumerate(encoded.step_end):
     if encoding_config.template == own_form.OWN:

@@ -19,6 +19,7 @@ import math
 import re
 from typing import Any, Literal
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.grading import equality
 from prm_jax.jobs import policies
@@ -93,12 +94,18 @@ def label(
   Returns:
     The solutions, with `cpmi` in `extra`: `reward`, `right` and `wrong` of each
     step in nats a token, and the `wrong_answers`. One whose problem has no wrong
-    answer has none, unless options.num_wrong is 0.
+    answer has none, unless options.num_wrong is 0; nor has a conversation.
+
+  Raises:
+    InputError: The wrong answers that a record names are no list of texts.
   """
   groups: dict[str, list[schema.Solution]] = {}
-  for s in solutions:
-    groups.setdefault(s.problem, []).append(s)
   work = Counter(solutions_without_wrong_answers=0, texts_weighed=0)
+  for s in solutions:
+    if s.messages is None:
+      groups.setdefault(s.problem, []).append(s)
+    else:
+      work["conversations"] += 1
   asked = []
   for problem, members in groups.items():
     wrong = wrong_answers(references[problem], members, weigher.spells)
@@ -115,16 +122,16 @@ def label(
       for phrasing in phrasings
     ]
   )
-  rewards: dict[str, dict[str, Any]] = {}
+  rewards: dict[int, dict[str, Any]] = {}
   for n, x in enumerate(asked):
     tables = weighed[n * len(phrasings) : (n + 1) * len(phrasings)]
     work["texts_weighed"] += sum(len(row) for table in tables for row in table)
-    rewards |= x.read(tables, options)
+    rewards |= zip(map(id, x.solutions), x.read(tables, options), strict=True)
   done = []
   for s in solutions:
     extra = prefix_rollouts.plain_extra(s)
-    if s.id in rewards:
-      extra[FIELD] = rewards[s.id]
+    if id(s) in rewards:
+      extra[FIELD] = rewards[id(s)]
     done.append(dataclasses.replace(s, labels=None, ratings=None, extra=extra))
   return done, dict(work)
 
@@ -176,7 +183,7 @@ def wrong_answers(
     solutions: Solutions of the problem.
     spells: Whether the policy can write a text.
   """
-  named = [x for s in solutions for x in s.extra.get(WRONG_ANSWERS, ())]
+  named = [x for s in solutions for x in named_wrong_answers(s)]
   stated: Counter[str] = Counter()
   for s in solutions:
     text = answers.of_solution(s) if s.answer is None else s.answer
@@ -192,6 +199,31 @@ def wrong_answers(
     if is_new and text.strip() and spells(text):
       found.append(text)
   return found
+
+
+def named_wrong_answers(
+  solution: schema.Solution, where: str = "solution"
+) -> Sequence[str]:
+  """Returns the wrong answers to its problem that a solution's record names.
+
+  Args:
+    solution: The solution.
+    where: What the solution's id follows in an error.
+
+  Raises:
+    InputError: They are no list of texts.
+  """
+  named = solution.extra.get(WRONG_ANSWERS)
+  if named is None:
+    return ()
+  if not isinstance(named, list | tuple) or not all(
+    isinstance(x, str) for x in named
+  ):
+    raise errors.InputError(
+      f'{where} {solution.id!r}: "{WRONG_ANSWERS}" must be a list of texts, such'
+      ' as ["13", "14"]'
+    )
+  return named
 
 
 def numbers_near(reference: str) -> list[str]:
@@ -244,8 +276,8 @@ class _Asked:
     self,
     tables: Sequence[Sequence[Sequence[schema.Weighed]]],
     options: Options,
-  ) -> dict[str, dict[str, Any]]:
-    """Returns what is written of each solution, by its id.
+  ) -> list[dict[str, Any]]:
+    """Returns what is written of each solution.
 
     Args:
       tables: Of each phrasing a row for each prefix, a column for each text.
@@ -260,7 +292,7 @@ class _Asked:
       ]
       for row in range(len(shown))
     ]
-    out = {}
+    out = []
     for s in self.solutions:
       right, wrong = [], []
       for k in range(len(s.steps)):
@@ -273,8 +305,10 @@ class _Asked:
       reward = [
         a - options.wrong_weight * b for a, b in zip(right, wrong, strict=True)
       ]
-      out[s.id] = dict(
-        reward=reward, right=right, wrong=wrong, wrong_answers=[*self.wrong]
+      out.append(
+        dict(
+          reward=reward, right=right, wrong=wrong, wrong_answers=[*self.wrong]
+        )
       )
     return out
 

@@ -13,6 +13,7 @@ from prm_jax import schema
 from prm_jax.jobs import policies
 from prm_jax.labelling import cpmi
 from prm_jax.labelling import label_job
+from prm_jax.runtime import files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +65,14 @@ class CPMI(cpmi.Options, label_job.PolicyLabeller):
     self, solutions: list[schema.Solution]
   ) -> list[schema.Solution]:
     return cpmi.with_labels(solutions, self)
+
+  def _read(
+    self, job: label_job.LabelJob, problems: files.PathLike | None
+  ) -> label_job.Task:
+    task = super()._read(job, problems)
+    for s in task.solutions:
+      cpmi.named_wrong_answers(s, f"{job.input.path}: solution")
+    return task
 
   def _why_not(self, solution: schema.Solution) -> str | None:
     if solution.messages is not None:

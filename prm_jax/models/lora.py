@@ -1,4 +1,4 @@
-"""Merges adapters: adds their product to the kernels that they adapt."""
+"""Adapters of parameters: merged into the kernels, left out, or put in."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from prm_jax.models import model_config
 
 Params = Any
 NAMES = ("lora_a", "lora_b")
+FIELDS = ("lora_rank", "lora_alpha", "lora_targets")
 
 
 def merge(
@@ -61,3 +62,18 @@ def without(tree: Params) -> Params:
   if not isinstance(tree, Mapping):
     return tree
   return {k: without(v) for k, v in tree.items() if k not in NAMES}
+
+
+def with_none(tree: Params, like: Params) -> Params:
+  """Returns parameters of the same function that have adapters, which add 0.
+
+  Args:
+    tree: The parameters.
+    like: Others of the same shape: where they alone have adapters, it gets some.
+  """
+  if isinstance(tree, tuple) and isinstance(like, tuple):
+    return tuple(map(with_none, tree, like))
+  if not isinstance(tree, Mapping) or not isinstance(like, Mapping):
+    return tree
+  added = {k: jnp.zeros_like(like[k]) for k in NAMES if k in like}
+  return added | {k: with_none(v, like.get(k)) for k, v in tree.items()}

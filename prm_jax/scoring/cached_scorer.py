@@ -156,7 +156,7 @@ class CachedScorer:
   ):
     if reason := scorer.shares_nothing:
       raise errors.InputError(
-        f"a cache of prefixes: {reason}; use the scorer itself"
+        f"a cache of prefixes: {reason}; score without it"
       )
     self.scorer = scorer
     self.cache_tokens = cache_tokens

@@ -49,6 +49,7 @@ class Shapes:
 
   def row_length(self, tokens: int) -> int:
     """Returns the length of a row for so many tokens, at least as many."""
+    tokens = max(tokens, 1)  # a solution without steps may have no token
     if tokens <= max(self.lengths, default=0):
       return next(length for length in self.lengths if length >= tokens)
     padded = self.sequence_length or packing.padded_length(tokens)

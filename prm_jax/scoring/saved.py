@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from typing import Any
 
 from prm_jax import errors
 from prm_jax.checkpoints import held
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.models import kinds
+from prm_jax.models import lora
 from prm_jax.models import model_config
 from prm_jax.runtime import files
 from prm_jax.scoring import scorer
@@ -103,17 +105,21 @@ def load_pair(
 
   Raises:
     InputError: A folder can't be read or holds no policy, or the two differ in
-      more than their weights.
+      more than their weights and whether they have adapters.
   """
   folder, reference = pathlib.Path(folder), pathlib.Path(reference)
   description = _policy(folder)
   other = _policy(reference)
   tokenizer = model_json.read_tokenizer(folder, description)
+  pair = description.model, other.model
+  adapted = next((x for x in pair if x.lora_rank), description.model)
+  adapters = {name: getattr(adapted, name) for name in lora.FIELDS}
+  alike: dict[str, Any] = dict(
+    remat="none", scan=False, compute_dtype="float32"
+  )
   shapes = [
-    dataclasses.replace(
-      x.model, remat="none", scan=False, compute_dtype="float32"
-    )
-    for x in (description, other)
+    dataclasses.replace(x, **alike, **({} if x.lora_rank else adapters))
+    for x in pair
   ]
   for what, is_same in (
     ("shape", shapes[0] == shapes[1]),
@@ -130,13 +136,18 @@ def load_pair(
         f"{reference}: has another {what} than {folder}; give the policy that"
         " this one was trained from"
       )
-  model = model_config.computing_in(description.model, compute_dtype)
+  model = dataclasses.replace(description.model, **adapters)
+  model = model_config.computing_in(model, compute_dtype)
   params = held.load(folder, description, model, step)
   params = {k: v for k, v in params.items() if k != kinds.REFERENCE}
+  reference_params = held.load(reference, other, model)
   return scorer.Scorer(
     "implicit",
     model,
-    params | {kinds.REFERENCE: held.load(reference, other, model)},
+    {
+      **lora.with_none(params, reference_params),
+      kinds.REFERENCE: lora.with_none(reference_params, params),
+    },
     tokenizer,
     encoding_records.from_record(
       description.encoding, folder / model_json.DESCRIPTION

@@ -10,7 +10,8 @@ theorem may rest.
 A proof is anyone's text. So only tactics are sent (coq_sentences), to a process
 in a sandbox; and the theorem gets a name made of a digest of problem and proof,
 which the prompt shows, so that nothing that a proof prints passes for a prompt.
-After Qed. Coq says what the theorem rests on. The problem's author is trusted.
+After Qed. Coq says what the theorem rests on. The problem's author is trusted:
+the variables of its sections are part of the theorem.
 """
 
 from __future__ import annotations
@@ -27,21 +28,26 @@ from prm_jax.verifiers import coq_session
 from prm_jax.verifiers.asked_program import UntoldError
 from prm_jax.verifiers.verdicts import Verdict
 
-VERSION = 1
+VERSION = 2
 COMPLETE = "the proof is complete"
 # A longer problem or proof isn't read.
 MAX_CHARS = 100_000
 _MOST_SHOWN = 200
 _ERROR = re.compile(r"^Error:(.*)", re.M | re.S)
-_NUM_GOALS = re.compile(r"^(?:(\d+) (?:focused )?goals?\b|goal (\d+) )", re.M)
+_NUM_GOALS = re.compile(
+  r"^(?:(\d{1,9}) (?:focused )?goals?\b|goal (\d{1,9}) )", re.M
+)
 _GOAL = re.compile(r"^ *={6,}\n(.*?)(?:\n\s*\n|\Z)", re.M | re.S)
 # Errors of Coq and the machine, not of the proof.
 _LIMITS = (
   *("Anomaly", "Native compiler", "Out of memory", "Stack overflow"),
-  "Timeout",
+  *("System error", "Timeout", "Tactic failure: [Proofview.tclTIMEOUT]"),
 )
 _NO_GOAL = "No more goals"
 _NO_AXIOM = "Closed under the global context"
+# Under such lines comes what a theorem rests on; variables are its problem's.
+_HEADING = re.compile(r"[A-Z][A-Za-z ]*:")
+_VARIABLES = "Section Variables:"
 
 
 def verify(
@@ -153,12 +159,10 @@ class _Proof:
     if not rests.is_accepted:
       raise UntoldError("Coq doesn't say on what the theorem rests")
     if text != _NO_AXIOM:
-      # A name begins a line; what else is said of it may be on the next ones.
-      lines = [x for x in text.splitlines() if x.strip() and x[0] not in " :"]
-      rests_on = [x.split(":")[0].strip() for x in lines]
-      allowed = (*self._axioms, "Axioms", "Section Variables")
-      others = [x for x in rests_on if x not in allowed]
-      if others or not lines:
+      if not _HEADING.match(text):
+        raise UntoldError("Coq doesn't say on what the theorem rests")
+      others = [x for x in _assumed(text) if x not in self._axioms]
+      if others:
         return Verdict(0, self._shown(f"it rests on {', '.join(others)}"))
     self.is_complete = True
     return Verdict(1, COMPLETE)
@@ -187,6 +191,19 @@ class _Proof:
 
   def _shown(self, text: str) -> str:
     return text.replace(self._name, self._own_name)[:_MOST_SHOWN]
+
+
+def _assumed(text: str) -> list[str]:
+  """Returns what a theorem rests on but variables, as Coq prints it."""
+  names = []
+  heading = ""
+  for line in text.splitlines():
+    if _HEADING.fullmatch(line):
+      heading = line
+    # A name begins a line; what else is said of it may be on the next ones.
+    elif heading != _VARIABLES and line.strip() and line[0] not in " :":
+      names.append(line.split(":")[0].strip())
+  return names
 
 
 def _judged(

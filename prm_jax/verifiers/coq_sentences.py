@@ -24,7 +24,7 @@ _STATEMENT = re.compile(
 # Tactics begin with a small letter or have a module's name before them;
 # commands are a word with a capital letter.
 _TACTIC = re.compile(r"[a-z_(\[]|[A-Z]\w*\.\w")
-_GIVING_UP = re.compile(r"\b(?:admit|give_up)\b")
+_GIVING_UP = re.compile(r"\b(?:admit|give_up)\b(?!')")
 _ASSUMING = re.compile(
   "(?:Abort|Admitted|Axioms?|Conjectures?|Hypothes[ie]s|Parameters?|Variables?)"
   r"(?!\w)"

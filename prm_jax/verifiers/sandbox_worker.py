@@ -77,14 +77,18 @@ def _limit(memory_mib: int, *, alone: bool) -> None:
   processes = _PROCESSES
   if not alone:  # the user's other processes count
     processes += sum(x.isdigit() for x in os.listdir("/proc"))
-  for what, most in (
-    (resource.RLIMIT_CORE, 0),
-    (resource.RLIMIT_AS, memory_mib << 20),
-    (resource.RLIMIT_FSIZE, _FILE_MIB << 20),
-    (resource.RLIMIT_NOFILE, _FILES),
-    (resource.RLIMIT_NPROC, processes),
+  for what, name, most in (
+    (resource.RLIMIT_CORE, "core", 0),
+    (resource.RLIMIT_AS, "memory", memory_mib << 20),
+    (resource.RLIMIT_FSIZE, "file size", _FILE_MIB << 20),
+    (resource.RLIMIT_NOFILE, "open files", _FILES),
+    (resource.RLIMIT_NPROC, "processes", processes),
   ):
-    resource.setrlimit(what, (most, most))
+    try:
+      resource.setrlimit(what, (most, most))
+    except ValueError:  # who has no rights can't raise a lower one
+      own = resource.getrlimit(what)[1]
+      raise OSError(f"ulimit of {name} is {own}, {most} are needed") from None
 
 
 def _enter(readable: list[str]) -> None:

@@ -203,6 +203,30 @@ def test_wrong_answers_are_named_then_stated_then_near_and_each_once():
   assert cpmi.wrong_answers("x + 1", []) == []
 
 
+@pytest.mark.parametrize("named", ["13", [13], ["13", None], dict(a="13")])
+def test_wrong_answers_that_are_no_list_of_texts_are_refused(named):
+  extra = dict(wrong_answers=named)
+  bad = dataclasses.replace(SOLUTIONS[1], extra=extra)
+  with pytest.raises(errors.InputError, match="must be a list of texts"):
+    cpmi.wrong_answers("14", [SOLUTIONS[0], bad])
+
+
+def test_solutions_of_one_id_and_a_conversation_are_told_apart():
+  twin = dataclasses.replace(
+    SOLUTIONS[1], id="a", extra=dict(wrong_answers=None)
+  )
+  talk = schema.Solution(
+    "c", QUESTION, ("14",), messages=(schema.Message("assistant", "14"),)
+  )
+  options = cpmi.Options(num_wrong=0)
+  found, work = cpmi.label(
+    [SOLUTIONS[0], twin, talk], _weigher("own"), REFERENCES, options
+  )
+  rewards = [s.extra["cpmi"]["reward"] for s in found[:2]]
+  assert [len(x) for x in rewards] == [3, 2]
+  assert "cpmi" not in found[2].extra and work["conversations"] == 1
+
+
 def test_a_problem_without_wrong_answers_is_counted_and_has_no_labels():
   references = {QUESTION: "x + 1"}
   same = [dataclasses.replace(s, answer="x + 1") for s in SOLUTIONS]

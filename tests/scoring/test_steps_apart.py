@@ -10,6 +10,7 @@ import random_policies
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.datasets import preview
 from prm_jax.demo import default_config
 from prm_jax.huggingface import verify
 from prm_jax.models import transformer
@@ -147,6 +148,18 @@ def test_the_loss_is_that_of_the_steps_one_by_one_however_they_are_packed():
   assert one_row[1] == by_pairs[1] == 5
   np.testing.assert_allclose(rows, one_row, rtol=1e-5)
   np.testing.assert_allclose(by_pairs, one_row, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_a_solution_without_steps_has_no_scores(layout):
+  none, one = _solution(), _solution(*STEPS[:1])
+  assert len(_scorer().encode(none).tokens) == 0
+  scored = _scorer(layout=layout, sequence_length=0)
+  for solutions in ([none], [none, one]):
+    rows = scored.score(solutions)
+    assert [len(x.scores) for x in rows] == [len(x.steps) for x in solutions]
+  text = preview.show(none, BYTES, _encoding(), encoding.LabelPolicy())
+  assert "problem" not in text
 
 
 def test_solutions_share_no_prefixes():

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+from flax.core import meta
 import jax
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import parameters
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
+from prm_jax.models import lora
+from prm_jax.models import transformer
 from prm_jax.policy import log_likelihood
 from prm_jax.policy import sampler
 from prm_jax.records import jsonl
@@ -105,6 +108,48 @@ def test_the_command_writes_what_the_value_scores(folders, tmp_path):
 def test_a_policy_against_itself_says_nothing(folders):
   value = prm_jax.Score(folders / "policy", reference=folders / "policy")
   assert [x.scores for x in value(SOLUTIONS)] == [(0.5, 0.5), (0.5,)]
+
+
+def _written(folder, described, model, params):
+  """Writes a policy of another shape."""
+  folder.mkdir()
+  random_models.BYTES.save(folder)
+  described = dataclasses.replace(described, model=model)
+  model_json.write_description(folder, described)
+  saves.save_params(folder, params)
+  return folder
+
+
+def test_adapters_may_be_in_one_of_the_two_alone(folders, tmp_path):
+  base = folders / "policy"
+  described = model_json.read_description(base)
+  model = dataclasses.replace(described.model, lora_rank=2)
+  random = np.random.default_rng(1)
+  params = jax.tree.map(
+    lambda x: random.normal(size=x.shape).astype(np.float32),
+    jax.eval_shape(
+      lambda: meta.unbox(transformer.init(jax.random.key(0), model, ()))
+    ),
+  )
+  adapted = _written(tmp_path / "adapted", described, model, params)
+  merged = _written(tmp_path / "merged", described, *lora.merge(model, params))
+  plain = _written(
+    tmp_path / "plain", described, described.model, lora.without(params)
+  )
+
+  def log_odds(*pair):
+    scored = saved.load_pair(*pair).score(SOLUTIONS[:1])
+    return np.asarray(scored[0].logits)
+
+  expected = log_odds(merged, plain)
+  np.testing.assert_allclose(log_odds(adapted, plain), expected, atol=1e-4)
+  np.testing.assert_allclose(log_odds(plain, adapted), -expected, atol=1e-4)
+  assert abs(expected).max() > 0.1
+  # None that add nothing change nothing.
+  none = jax.tree.map(np.zeros_like, params)
+  idle = lora.with_none(lora.without(params), none)
+  idle = _written(tmp_path / "idle", described, model, idle)
+  assert not log_odds(idle, plain).any()
 
 
 def test_what_is_no_pair_of_one_policy_is_refused(folders, tmp_path):

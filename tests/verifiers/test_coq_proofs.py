@@ -146,6 +146,18 @@ def test_a_number_that_no_sentence_leads_to_leaves_no_label(fake):
   assert "Coq read other sentences than were sent" in reasons
 
 
+@needs_sandbox
+def test_no_note_or_number_that_a_proof_prints_is_too_much(fake):
+  whole = json.loads(fake.read_text())
+  reply = whole["sessions"]["whole"][3]
+  noise = f"{'9' * 5_000} goals\n{'<warning>' * 50_000}"
+  reply[1] = f"{noise}{reply[1]}"
+  fake.write_text(json.dumps(whole))
+  labelled, reasons = _labelled("whole")
+  assert labelled.outcome is True, reasons
+  assert reasons[0] == "accepted"
+
+
 def test_without_coqtop_one_line_says_how_to_install_it(monkeypatch, tmp_path):
   monkeypatch.setenv("PATH", str(tmp_path))
   coq_session.installed.cache_clear()
@@ -186,7 +198,7 @@ def test_a_text_without_a_sentence_has_none():
     *[(x, "sent") for x in (
       "auto.", "Qed.", "Proof.", "Defined.", "{", "2:{", "--", "all: auto.",
       "[g]: auto.", "(auto).", "[> a | b].", "Z.to_euclidean.", "move=> x.",
-      'idtac "admit".', "!: lia.", "1-2, 4: auto.",
+      'idtac "admit".', "!: lia.", "1-2, 4: auto.", "intros admit'.",
     )],
     *[(x, 0) for x in (
       "admit.", "all: give_up.", "exact (ltac:(admit)).", "Admitted.",
@@ -257,6 +269,8 @@ def coqtop():
   coq_session.installed.cache_clear()
   if shutil.which("coqtop") is None:
     pytest.skip("needs coqtop")
+  if why := sandbox.why_none():
+    pytest.skip(f"needs a sandbox: {why}")
   return coq_session.installed()
 
 
@@ -319,6 +333,14 @@ def test_what_was_recorded_is_what_coq_says(coqtop):
     ]
 
 
+# An axiom of several lines, and a variable that has a heading's name.
+SECTION = (
+  "Axiom g : forall n : nat, n + n + n + n + n + n + n + n + n + n + n + n + n"
+  " + n + n + n + n + n + n + n + n + n + n + n + n + n + n = 0 -> False.\n"
+  "Section A.\nVariable Axioms : 2 = 2.\nHypothesis h : 1 = 2."
+)
+
+
 @pytest.mark.coq
 @pytest.mark.parametrize(
   "problem, steps, labels, reason",
@@ -330,8 +352,13 @@ def test_what_was_recorded_is_what_coq_says(coqtop):
      "it rests on t is assumed to be guarded"),
     ("Ltac mine := admit.\nTheorem t : 1 = 2.", ("mine.", "Qed."), [1, 0],
      "Attempt to save a proof with given up goals"),
-    ("Section A.\nVariable h : 1 = 2.\nTheorem t : 1 = 2.", ("exact h.",
-     "Qed."), [1, 0], "it rests on h"),
+    ("Hypothesis h : 1 = 2.\nTheorem t : 1 = 2.", ("exact h.", "Qed."),
+     [1, 0], "it rests on h"),
+    (f"{SECTION}\nTheorem t : 2 = 1.", ("now rewrite h.", "Qed."), [1, 1],
+     "the proof is complete"),
+    (f"{SECTION}\nTheorem t : 2 = 1 /\\ 0 = 1.",
+     ("split; [now rewrite h|]. destruct (g 0). reflexivity.", "Qed."), [1, 0],
+     "it rests on g"),
     ("Theorem t : 1 = 2.", ("vm_cast_no_check (eq_refl 1).", "Qed."), [1, 0],
      "expected to have type"),
     ("Theorem t : exists x, x = 2.", ("eexists. shelve.", "Qed."), [1, 0],
@@ -346,8 +373,13 @@ def test_what_was_recorded_is_what_coq_says(coqtop):
      "not asked"),
     ("Theorem t : 1 = 1.", ("do 100000 idtac \"a long long text\".", "Qed."),
      [None, None], "not asked"),
+    ("Theorem t : 1 = 1.", ("timeout 1 do 1000000000 idtac.", "Qed."),
+     [None, None], "not asked"),
+    ("Theorem t : 1 = 1.", (f'idtac "</infomsg>\n{"9" * 5_000} goals".',
+     "do 9 idtac \"</infomsg>" + "<warning>" * 3_000 + "\".",
+     "reflexivity. Qed."), [1, 1, 1], "the proof is complete"),
     ("Theorem t : 2000 * 2000 * 2000 = 1.", ("compute.",), [None], ""),
-    ("Theorem t : 1 = 1.", ("par: auto.",), [None], "Anomaly"),
+    ("Theorem t : 1 = 1.", ("par: auto.",), [None], ""),
     ("Theorem t : 1 = 1.", (f"exact {'(' * 9**5}I{')' * 9**5}.",), [None],
      "longer than"),
     ("Require Import Lia.\nTheorem t : forall n, n < 2 * n + 1.",

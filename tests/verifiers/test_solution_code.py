@@ -247,6 +247,20 @@ def f(x):
   assert not path.exists()
 
 
+def test_a_lower_limit_of_the_machine_is_named():
+  program = (
+    "import resource\n"
+    "from prm_jax.verifiers import sandbox\n"
+    "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+    "print(sandbox.why_none())\n"
+  )
+  command = [sys.executable, "-c", program]
+  said = subprocess.run(command, check=True, capture_output=True, text=True)
+  assert said.stdout == (
+    "OSError: ulimit of file size is 1048576, 16777216 are needed\n"
+  )
+
+
 def test_limits_hold_inside(patient_checker):
   code = """
 import os, time
