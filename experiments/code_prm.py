@@ -38,6 +38,7 @@ import real_best_of_n
 import real_prm
 import real_prm_gsm8k
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.evaluation import best_of_n
@@ -255,6 +256,11 @@ def label(
         found, done = monte_carlo.label(
           programs, generate, tests.passes, options
         )
+        if done["unverifiable"] == done["rollouts"]:
+          raise errors.InputError(
+            "no program could be tested: see `prm-jax label verify"
+            " --verifier=code`, which says why"
+          )
         done["cpu_s"] = round(time.process_time() - begun)
         files.write_json(path.with_suffix(".json"), done)
         jsonl.write_solutions(path, found)
