@@ -1,5 +1,6 @@
 """Jobs on a real Ray cluster of this machine: the same bytes, and what dies."""
 
+from concurrent import futures
 import os
 import signal
 import subprocess
@@ -138,15 +139,16 @@ def test_a_worker_that_is_added_takes_its_part(cluster, verifier, tmp_path):
   given = _solutions(tmp_path / "given.jsonl", names)
   output = tmp_path / "out.jsonl"
 
-  def add():
+  # Ray adds a machine in the main thread alone.
+  with futures.ThreadPoolExecutor() as pool:
+    job = pool.submit(
+      *(_verified, verifier, output, given),
+      batch=4,
+      engine=_engine(workers=2),
+    )
     _until(lambda: len(_calls(verifier)) > 10)
     cluster.add_node(num_cpus=2)
-
-  thread = _meanwhile(add)
-  got = _verified(
-    *(verifier, output, given), batch=4, engine=_engine(workers=2)
-  )
-  thread.join()
+    got = job.result()
   calls = _calls(verifier)
   assert len({pid for pid, _ in calls}) == 2 and len(calls) == 60
   assert got == _verified(verifier, tmp_path / "local.jsonl", given, batch=4)
