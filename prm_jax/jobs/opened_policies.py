@@ -21,8 +21,8 @@ from prm_jax.text import segmenters
 # The options that are fields of remote.Endpoint and of remote.Template.
 _ENDPOINT = (
   *("model", "chat", "continues", "stop_in_text", "key_variable"),
-  *("insecure_key", "concurrency", "connect_s", "read_s", "tries"),
-  *("backoff_s", "max_wait_s"),
+  *("insecure_key", "replica", "concurrency", "connect_s", "read_s"),
+  *("tries", "backoff_s", "max_wait_s"),
 )
 _TEMPLATE = ("prompt", "separator", "stop", "system")
 # Beyond model, chat and prompt an option is one of what completions depend on

@@ -60,7 +60,7 @@ class Client:
       endpoint: The endpoint.
       template: How solutions become text and back.
       journal: The file of finished completions; it is made if it doesn't exist.
-      clock: Returns the time in seconds, for the journal.
+      clock: Returns the time in seconds, for the journal and servers' rests.
       sleep: Waits some seconds; by default a failure elsewhere ends the wait.
       random: Returns a number in [0, 1).
 
@@ -145,8 +145,8 @@ class Client:
       prompt = texts.prompt(prefix, self.template, self.endpoint)
       return prompt | fixed | own
 
-    def read(reply: Record, sent: Record, _: parts.Part) -> Record:
-      return replies.completion(reply, sent, self.endpoint, sent_step)
+    def read(reply, sent, _: parts.Part, server) -> Record:
+      return replies.completion(reply, sent, server, sent_step)
 
     samples = [(p, n) for p in prefixes for n in range(num_samples)]
     completions = self._complete_all(
@@ -229,11 +229,11 @@ class Client:
         own["max_tokens"] = budget(asked) - part.record["num_tokens"]
       return fields | fixed | own
 
-    def read(reply: Record, sent: Record, _: parts.Part) -> Record:
-      ids = replies.token_ids(reply, sent["prompt"], self.endpoint.url)
+    def read(reply, sent, _: parts.Part, server) -> Record:
+      ids = replies.token_ids(reply, sent["prompt"], server.url)
       # A prompt of ids has no text in which a stop string could begin.
       texts_sent = {name: x for name, x in sent.items() if name != "prompt"}
-      return ids | replies.completion(reply, texts_sent, self.endpoint, step)
+      return ids | replies.completion(reply, texts_sent, server, step)
 
     samples = [(r, n) for r in requests for n in range(r.num_samples)]
     records = self._complete_all(
@@ -281,8 +281,8 @@ class Client:
       rest = dict(max_tokens=1, temperature=0, echo=True, logprobs=1)
       return body | rest | dict(prompt=body["prompt"] + option)
 
-    def read(reply: Record, _: Record, option: str) -> Record:
-      return replies.log_prob(reply, option, self.endpoint.url)
+    def read(reply, _: Record, option: str, server) -> Record:
+      return replies.log_prob(reply, option, server.url)
 
     asked = [p for prefixes, _ in groups for p in prefixes]
     widths = [len(options) for prefixes, options in groups for _ in prefixes]
@@ -336,7 +336,7 @@ class Client:
     asked: Sequence[Asked],
     samples: Sequence[tuple[Asked, int]],
     request: Callable[[Asked, Any], Record],
-    read: Callable[[Record, Record, Any], Record],
+    read: Callable[[Record, Record, Any, endpoint_lib.Endpoint], Record],
     step: str | None,
     budget: Callable[[Asked], int],
     begun: Callable[[Asked], str],
