@@ -19,6 +19,7 @@ from prm_jax.jobs import journaled
 from prm_jax.jobs import policies
 from prm_jax.jobs import references as references_lib
 from prm_jax.jobs import report
+from prm_jax.labelling import label_plan
 from prm_jax.policy import sampling as sampling_lib
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
@@ -52,7 +53,30 @@ class LabelJob(journaled.Job):
 
 
 @dataclasses.dataclass(frozen=True)
-class AnswersJob(LabelJob):
+class PolicyJob(LabelJob):
+  """Which solutions a policy labels, and where they go.
+
+  Args:
+    plan: Say what there is to do, such as how many completions and tokens, and
+      end: no server is asked, no weights are loaded, and nothing is written.
+    tokens_per_s: With --plan, also say how long it takes at this rate; a run
+      says its own at its end.
+  """
+
+  plan: bool = False
+  tokens_per_s: verbs.Positive | None = None
+
+  def _faults(self) -> Iterator[str]:
+    yield from super()._faults()
+    if self.tokens_per_s is not None and not self.plan:
+      yield (
+        f"`tokens_per_s={self.tokens_per_s:g}`: is for `plan`, which isn't"
+        " given; take it out"
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswersJob(PolicyJob):
   """Which solutions are labelled by right answers, and where they go.
 
   Args:
@@ -106,6 +130,20 @@ class PolicyLabeller(verbs.Verb):
 
   def _options(self) -> dict[str, Any]:
     """Returns the options that labels depend on, as plain data."""
+    raise NotImplementedError
+
+  def _planned(
+    self, task: Task, lengths: label_plan.Lengths
+  ) -> label_plan.Work:
+    """Returns what there is to do, before a policy is opened.
+
+    Args:
+      task: What is left to label, all of which can be.
+      lengths: How many tokens the policy's texts have.
+
+    Raises:
+      InputError: It can't be done with this policy.
+    """
     raise NotImplementedError
 
   def _finished(
@@ -177,9 +215,9 @@ class PolicyLabeller(verbs.Verb):
       yield label, writer
 
   def label_file(
-    self, job: LabelJob, problems: files.PathLike | None = None
+    self, job: PolicyJob, problems: files.PathLike | None = None
   ) -> Mapping[str, int]:
-    """Labels the solutions of a file, and returns the work.
+    """Labels the solutions of a file, and returns the work; none of a plan.
 
     Args:
       job: The files.
@@ -194,6 +232,9 @@ class PolicyLabeller(verbs.Verb):
       sampling, seed = self._drawing
       known = self._policy.asked(sampling) | claim | dict(seed=seed)
       journal.check(job.output, task.solutions, known)
+    if job.plan:
+      self._tell_plan(job, task)
+      return {}
     counts: Counter[str] = Counter()
     replies = policies.replies_path(job.output)
     with self._opened(task.references, replies, counts) as (label, writer):
@@ -217,6 +258,22 @@ class PolicyLabeller(verbs.Verb):
     if tokens := done.work.get("tokens", 0) - done.before.get("tokens", 0):
       _logger.info(f"{tokens / elapsed_s:,.0f} tokens/s since this start")
     return done.work
+
+  def _tell_plan(self, job: PolicyJob, task: Task) -> None:
+    """Says what is left to do, and does none of it."""
+    lengths = label_plan.lengths_of(self._policy)
+    kept = frozenset[str]() if job.fresh else label_plan.journaled(job.output)
+    left = [
+      s for s in task.solutions if s.id not in kept and s.id not in task.unable
+    ]
+    label_plan.tell(
+      *(task.solutions, task.unable, kept),
+      self._planned(dataclasses.replace(task, solutions=left), lengths),
+      max_tokens=self._drawing[0].max_tokens,
+      how=lengths.how,
+      tokens_per_s=job.tokens_per_s,
+    )
+    report.left_out(task.left_out)
 
   def _read(self, job: LabelJob, problems: files.PathLike | None) -> Task:
     """Returns what is to be labelled; refuses bad input before any work."""

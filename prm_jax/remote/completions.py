@@ -122,8 +122,7 @@ class Client:
         the allowed number of tries; what was finished is in the journal. Or
         sampling and the endpoint's options both set top_k or min_p.
     """
-    if self.endpoint.chat and not self.endpoint.continues:
-      self._refuse_steps(prefixes)
+    texts.check_begun(prefixes, self.template, self.endpoint)
     step = texts.step_end(self.template) if stop_at_step else None
     # A chat that can't be continued writes all, and the rest is dropped.
     in_parts = not self.endpoint.chat or self.endpoint.continues
@@ -299,16 +298,6 @@ class Client:
     return _rows(_rows(values, widths), [len(x) for x, _ in groups])
 
   # --- Requests and what is made of them --------------------------------------
-
-  def _refuse_steps(self, prefixes: Sequence[schema.Solution]) -> None:
-    for prefix in prefixes:
-      if self.template.begun(prefix):
-        raise errors.InputError(
-          f"prefix {prefix.id!r} has steps, and not every server continues a"
-          " message of a chat: for vLLM, SGLang and llama.cpp give"
-          " `continues=True`; for others (transformers serve, OpenAI) ask"
-          " /completions, without `chat`"
-        )
 
   def _sampled_by(
     self, sampling: sampler_lib.Sampling, step: str | None
