@@ -38,8 +38,8 @@ class Lengths:
     of_prompt: Returns those of a problem as it is sent, before the first step.
     of_text: Returns those of a step, or of another text after the prompt.
     how: How they are counted, in words.
-    is_server: Whether each completion is a request with its own prompt; else a
-      prompt is read once for all its completions.
+    is_server: Whether each completion is a request, whose prompt is read; else
+      a prompt is read once for all its completions.
     spells: Whether the policy's vocabulary can write a text.
     check_begun: Raises InputError if the policy doesn't continue a solution
       that has steps.
@@ -66,12 +66,14 @@ class Work:
     completions: The completions to draw, at most.
     written: An estimate of the tokens of these; None if there is none.
     read: An estimate of the tokens of the prompts.
+    means: What these estimates are, in words.
   """
 
   counts: Mapping[str, int]
   completions: int
   written: float | None
   read: float
+  means: str = "about"
 
 
 # --- The work of each labeller ------------------------------------------------
@@ -91,12 +93,17 @@ def monte_carlo(
   """
   written = read = 0.0
   first = monte_carlo_lib.distinct_prefixes(solutions)
+  # The engine computes a prompt that begins another one with that one.
+  inner = {key[:-1] for key in first}
   for key, s in first.items():
     so_far = len(key) - 1
     lengths.check_begun(prefix_rollouts.prefix(s, so_far))
     written += options.completions * lengths.of_steps(s.steps[so_far:])
     prompt = lengths.of_prompt(s.problem) + lengths.of_steps(s.steps[:so_far])
-    read += prompt * (options.completions if lengths.is_server else 1)
+    if lengths.is_server:
+      read += options.completions * prompt
+    elif key not in inner:
+      read += prompt
   completions = options.completions * len(first)
   may_stop = options.stops or options.stop_at_zero
   name = "completions, at most" if may_stop else "completions"
@@ -113,8 +120,8 @@ def omega_prm(
   """Returns the most work of label omega_prm; see omega_tree.search.
 
   A binary search among n steps tries ceil(log2(n)) of them at most, and a step
-  has a token. What rollouts have as tokens is taken from the solutions of the
-  input, if it has any.
+  has a token. How many searches there are depends on what rollouts turn out to
+  be: mostly far fewer. How long these are is taken from the input's solutions.
 
   Args:
     solutions: The problems and solutions that are left.
@@ -146,7 +153,10 @@ def omega_prm(
     read += prompts * (lengths.of_prompt(problem) + (mean or 0) / 2)
   written = None if mean is None else completions * mean
   counts = {"completions, at most": completions}
-  return Work(counts, completions, written, read)
+  means = "at most, with texts as long as the input's"
+  if mean is None:
+    means = "of the problems, at most"
+  return Work(counts, completions, written, read, means)
 
 
 def judge(
@@ -199,12 +209,20 @@ def cpmi(
   num_texts, read = 0, 0.0
   for prefixes, texts in asked:
     num_texts += len(prefixes) * len(texts)
-    ends = lengths.of_steps(texts)
-    for prefix in prefixes:
-      begun = lengths.of_prompt(prefix.problem) + lengths.of_steps(
-        prefix.steps[:-1]
-      )
-      read += len(texts) * begun + ends
+    shown = [prefix.steps[:-1] for prefix in prefixes]
+    prompt, ends = (
+      lengths.of_prompt(prefixes[0].problem),
+      lengths.of_steps(texts),
+    )
+    if lengths.is_server:
+      begun = sum(prompt + lengths.of_steps(steps) for steps in shown)
+      read += len(texts) * begun + len(shown) * ends
+      continue
+    # What several begin with is computed once.
+    ends -= (len(texts) - 1) * lengths.of_text(options.force)
+    nodes = {steps[:k] for steps in shown for k in range(1, len(steps) + 1)}
+    own = sum(lengths.of_text(steps[-1]) for steps in nodes)
+    read += prompt + own + len(shown) * ends
   counts = {"texts weighed": num_texts}
   if without:
     counts["without labels: no wrong answer"] = without
@@ -321,18 +339,20 @@ def tell(
   most = work.completions * max_tokens
   if work.completions and work.written is not None:
     # A text of the input may be longer than a completion may be.
-    tokens["tokens to write, about"] = min(math.ceil(work.written), most)
+    tokens[f"tokens to write, {work.means}"] = min(
+      math.ceil(work.written), most
+    )
   if work.completions:
     tokens["tokens to write, at most"] = most
-  tokens["tokens to read, about"] = math.ceil(work.read)
+  tokens[f"tokens to read, {work.means}"] = math.ceil(work.read)
   report.counted(tokens)
   _logger.info(how)
   if tokens_per_s is None:
     return
   # A job that writes nothing reads.
   named = "read" if not work.completions else "write"
-  times = ", ".join(
-    f"{name.partition(', ')[2]} {_duration(n / tokens_per_s)}"
+  times = "; ".join(
+    f"{name.partition(', ')[2]}: {_duration(n / tokens_per_s)}"
     for name, n in tokens.items()
     if name.startswith(f"tokens to {named}")
   )
