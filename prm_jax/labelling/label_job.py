@@ -53,26 +53,8 @@ class LabelJob(journaled.Job):
 
 
 @dataclasses.dataclass(frozen=True)
-class PolicyJob(LabelJob):
-  """Which solutions a policy labels, and where they go.
-
-  Args:
-    plan: Say what there is to do, such as how many completions and tokens, and
-      end: no server is asked, no weights are loaded, and nothing is written.
-    tokens_per_s: With --plan, also say how long it takes at this rate; a run
-      says its own at its end.
-  """
-
-  plan: bool = False
-  tokens_per_s: verbs.Positive | None = None
-
-  def _faults(self) -> Iterator[str]:
-    yield from super()._faults()
-    if self.tokens_per_s is not None and not self.plan:
-      yield (
-        f"`tokens_per_s={self.tokens_per_s:g}`: is for `plan`, which isn't"
-        " given; take it out"
-      )
+class PolicyJob(label_plan.Planned, LabelJob):
+  """Which solutions a policy labels, and where they go."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,15 +117,7 @@ class PolicyLabeller(verbs.Verb):
   def _planned(
     self, task: Task, lengths: label_plan.Lengths
   ) -> label_plan.Work:
-    """Returns what there is to do, before a policy is opened.
-
-    Args:
-      task: What is left to label, all of which can be.
-      lengths: How many tokens the policy's texts have.
-
-    Raises:
-      InputError: It can't be done with this policy.
-    """
+    """Returns what there is to do of a task, all of which can be labelled."""
     raise NotImplementedError
 
   def _finished(

@@ -7,8 +7,9 @@ known, so tokens are an estimate and a most.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
+import functools
 import logging
 import math
 
@@ -24,10 +25,34 @@ from prm_jax.labelling import prefix_rollouts
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import files
 from prm_jax.runtime import inputs
+from prm_jax.runtime import verbs
 
 _logger = logging.getLogger(__name__)
 
 _CHARACTERS = 4  # of a token, if a server has the tokenizer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Planned(verbs.Value):
+  """A job that may be planned before it is begun.
+
+  Args:
+    plan: Say what there is to do, such as how many completions and tokens, and
+      end: no server is asked, no weights are loaded, and nothing is written.
+    tokens_per_s: With --plan, also say how long it takes at this rate; a run
+      says its own at its end.
+  """
+
+  plan: bool = False
+  tokens_per_s: verbs.Positive | None = None
+
+  def _faults(self) -> Iterator[str]:
+    yield from super()._faults()
+    if self.tokens_per_s is not None and not self.plan:
+      yield (
+        f"`tokens_per_s={self.tokens_per_s:g}`: is for `plan`, which isn't"
+        " given; take it out"
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +120,10 @@ def monte_carlo(
   first = monte_carlo_lib.distinct_prefixes(solutions)
   # The engine computes a prompt that begins another one with that one.
   inner = {key[:-1] for key in first}
+  for key, s in [*first.items()][:1]:  # the others have begun, too
+    lengths.check_begun(prefix_rollouts.prefix(s, len(key) - 1))
   for key, s in first.items():
     so_far = len(key) - 1
-    lengths.check_begun(prefix_rollouts.prefix(s, so_far))
     written += options.completions * lengths.of_steps(s.steps[so_far:])
     prompt = lengths.of_prompt(s.problem) + lengths.of_steps(s.steps[:so_far])
     if lengths.is_server:
@@ -252,9 +278,11 @@ def _of_folder(policy: policies.Policy) -> Lengths:
   folder = files.local_path(policy.source)
   loaded = sampler.of_description(folder, model_json.read_description(folder))
 
+  @functools.cache
   def of_prompt(problem: str) -> float:
     return len(loaded.codec.prompt(schema.Solution("", problem, ())).tokens)
 
+  @functools.cache
   def of_text(text: str) -> float:
     return len(loaded.tokenizer.encode(text)) + 1
 
@@ -269,6 +297,7 @@ def _at_server(policy: policies.Policy) -> Lengths:
 
   endpoint, template = opened_policies.endpoint(policy.server, policy.source)
 
+  @functools.cache
   def of_prompt(problem: str) -> float:
     body = texts.prompt(schema.Solution("", problem, ()), template, endpoint)
     sent = [x["content"] for x in body.get("messages", ())]

@@ -260,8 +260,9 @@ class Servers:
     with self._changed:
       if is_probe or not server.failures:
         server.failures += 1
-        pause_s = server.connection.pause_s(server.failures)
-        server.rests_until = self._clock() + max(pause_s, wait_s)
+        wait_s = max(wait_s, server.connection.pause_s(server.failures))
+      until = self._clock() + wait_s
+      server.rests_until = max(server.rests_until, until)
       server.error = error
       server.is_probed &= not is_probe
       server.in_flight -= 1

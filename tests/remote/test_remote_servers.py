@@ -354,6 +354,26 @@ def test_a_server_that_asks_for_a_day_is_left_alone(serve, clean):
   assert not clock.pauses
 
 
+def test_of_two_pauses_that_a_server_asks_for_the_longer_one_holds(serve):
+  clock, waits = Clock(), ["5", "50"]
+  together = threading.Barrier(2, timeout=60)
+
+  def busy(handler, body, times):
+    together.wait()
+    handler.say(b"no", 429, Retry_After=waits.pop(0))
+
+  def good(handler, body, times):
+    while len(stub.seen) < 2 and not handler.server.closing.wait(0.005):
+      pass
+    clock.now_s += 1
+    return stub_server.reply(body)
+
+  stub = serve(busy)
+  client = _client([stub, serve(good)], clock=clock, concurrency=2)
+  stub_server.generate(client, n=8)
+  assert len(stub.seen) == 2 and clock.now_s >= 24
+
+
 # --- Before the first request -------------------------------------------------
 
 
