@@ -762,11 +762,12 @@ class NoReplyError(InputError):
   Args:
     message: The line; see InputError.
     cause: That of the last try; see PassingError.
+    wait_s: The pause that the server asked for, in seconds.
   """
 
-  def __init__(self, message: str, cause: str):
+  def __init__(self, message: str, cause: str, wait_s: float = 0.0):
     super().__init__(message)
-    self.cause = cause
+    self.cause, self.wait_s = cause, wait_s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -798,6 +799,12 @@ class Settings:
   tries: int = 8
   backoff_s: float = 1.0
   max_wait_s: float = 120.0
+
+  @property
+  def place(self) -> tuple[bool, str, int, str]:
+    """What tells servers apart: whether it is https, host, port and path."""
+    is_secure, host, port, path = _address(self.url)
+    return is_secure, host, port, path.rstrip("/")
 
   def __post_init__(self):
     if not isinstance(self.url, str):
@@ -843,6 +850,7 @@ class Connection:
   Args:
     settings: Where the server is.
     route: What follows its address, such as completions.
+    method: The method of its requests.
     fixes: Words that a refusal with status 400 or 422 may have, and the fix
       that an error then names.
     stop: An event; if it is set, no further try is made.
@@ -858,6 +866,7 @@ class Connection:
     settings: Settings,
     route: str,
     *,
+    method: str = "POST",
     fixes: Mapping[str, str] | None = None,
     stop: threading.Event | None = None,
     sleep: Callable[[float], Any] | None = None,
@@ -875,7 +884,7 @@ class Connection:
     }
     if self._key is not None:
       headers["Authorization"] = f"Bearer {self._key}"
-    self._sockets = _Sockets(self._url, headers, settings.connect_s)
+    self._sockets = _Sockets(self._url, headers, settings.connect_s, method)
 
   def ask(
     self,
@@ -901,40 +910,75 @@ class Connection:
       InputError: What `read` raises, a certificate that isn't trusted, or a
         compressed reply.
     """
-    data = json.dumps(body, default=_object).encode()
     most = self._settings.tries
     tried, last, cause = 0, "", ""
     while tried < most and not self._stop.is_set():
       tried += 1
-      self._count("requests")
       try:
-        return read(self._reply(data, who, names))
+        return self.ask_once(body, read, who, names)
       except PassingError as e:
-        self._count(f"failed_{e.cause}")
         last, wait_s, cause = str(e), e.wait_s, e.cause
-      except (RefusalError, NoReplyError):
-        raise  # their words are masked
-      except InputError as e:
-        raise InputError(self._masked(str(e))) from None
       if tried < most:
         self._count("retries")
-        self._sleep(max(self._pause_s(tried), wait_s))
+        self._sleep(max(self.pause_s(tried), wait_s))
     raise NoReplyError(
       f"{self._url}: {who}: no usable reply in {tried}"
       f" {'try' if tried == 1 else 'tries'}, the last time"
-      f" {self._safe(last)}; see to the server and start again",
+      f" {last}; see to the server and start again",
       cause,
     )
+
+  def ask_once(
+    self,
+    body: Record | None,
+    read: Callable[[Record], _T],
+    who: str,
+    names: Sequence[str] = (),
+  ) -> _T:
+    """Returns what `read` returns for the reply to one try.
+
+    Args:
+      body: The body of the request; None has none.
+      read: See ask.
+      who: See ask.
+      names: See ask.
+
+    Returns:
+      What `read` returns.
+
+    Raises:
+      PassingError: The try failed in a way that may pass.
+      NoReplyError: The server asks for a pause that is too long.
+      RefusalError: See ask, as for InputError.
+    """
+    data = b"" if body is None else json.dumps(body, default=_object).encode()
+    self._count("requests")
+    try:
+      return read(self._reply(data, who, names))
+    except PassingError as e:
+      self._count(f"failed_{e.cause}")
+      raise PassingError(e.cause, self._safe(str(e)), e.wait_s) from None
+    except (RefusalError, NoReplyError):
+      raise  # their words are masked
+    except InputError as e:
+      raise InputError(self._masked(str(e))) from None
+
+  def pause_s(self, failures: int) -> float:
+    """Returns a pause that doubles each time, less up to half of it.
+
+    Args:
+      failures: How often what was tried has failed so far.
+
+    Returns:
+      The pause in seconds.
+    """
+    longest = self._settings.backoff_s * 2.0 ** min(failures - 1, 99)
+    longest = min(longest, self._settings.max_wait_s)
+    return longest * (1 - self._random() / 2)
 
   def close(self) -> None:
     """Closes the sockets that are idle."""
     self._sockets.close()
-
-  def _pause_s(self, tried: int) -> float:
-    """Returns a pause that doubles each time, less up to half of it."""
-    longest = self._settings.backoff_s * 2.0 ** min(tried - 1, 99)
-    longest = min(longest, self._settings.max_wait_s)
-    return longest * (1 - self._random() / 2)
 
   def _reply(self, data: bytes, who: str, names: Sequence[str]) -> Record:
     """Returns the reply's object; raises PassingError or InputError."""
@@ -963,6 +1007,7 @@ class Connection:
         f"{self._url}: {who}: {reason}; it asks for a pause longer than"
         f" max_wait_s, Retry-After: {self._safe(asked)}; start again then",
         f"status_{status}",
+        wait_s,
       )
     raise PassingError(f"status_{status}", reason, wait_s)
 
@@ -1153,9 +1198,12 @@ class _Sockets:
     url: The address of the requests.
     headers: Further headers of each.
     connect_s: See Settings.
+    method: The method of each.
   """
 
-  def __init__(self, url: str, headers: Mapping[str, str], connect_s: float):
+  def __init__(
+    self, url: str, headers: Mapping[str, str], connect_s: float, method: str
+  ):
     is_secure, host, self._port, path = _address(url)
     self._host, self._connect_s = host.strip("[]"), connect_s
     self._context = ssl.create_default_context() if is_secure else None
@@ -1163,7 +1211,7 @@ class _Sockets:
       host = f"{host}:{self._port}"
     headers = {"Host": host, "Accept-Encoding": "identity", **headers}
     lines = [f"{name}: {value}" for name, value in headers.items()]
-    self._head = "\r\n".join([f"POST {path} HTTP/1.1", *lines])
+    self._head = "\r\n".join([f"{method} {path} HTTP/1.1", *lines])
     self._lock = threading.Lock()
     self._idle: list[socket.socket] = []
 

@@ -144,7 +144,7 @@ def _unfinished(error: SystemExit) -> errors.InputError:
 def _prints_result(args: argparse.Namespace) -> bool:
   """Returns whether the command's result is what it prints."""
   written = vars(args).get("output")
-  if str(written) in outputs.STDOUT:
+  if str(written) in outputs.STDOUT or vars(args).get("plan") is True:
     return True
   return args.is_printed and written is None
 

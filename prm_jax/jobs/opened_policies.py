@@ -17,12 +17,13 @@ from prm_jax.policy import log_likelihood
 from prm_jax.policy import rollout_engine
 from prm_jax.policy import sampling as sampling_lib
 from prm_jax.text import segmenters
+from prm_jax.text import tokenizer as tokenizer_lib
 
 # The options that are fields of remote.Endpoint and of remote.Template.
 _ENDPOINT = (
   *("model", "chat", "continues", "stop_in_text", "key_variable"),
-  *("insecure_key", "concurrency", "connect_s", "read_s", "tries"),
-  *("backoff_s", "max_wait_s"),
+  *("insecure_key", "replica", "concurrency", "connect_s", "read_s"),
+  *("tries", "backoff_s", "max_wait_s"),
 )
 _TEMPLATE = ("prompt", "separator", "stop", "system")
 # Beyond model, chat and prompt an option is one of what completions depend on
@@ -101,15 +102,25 @@ def _in_engine(
     counts["forward_tokens"] += num_tokens
     return rows
 
-  def spells(text: str) -> bool:
-    written = loaded.tokenizer.decode(loaded.tokenizer.encode(text))
-    return written.strip() == text.strip()
-
   return policies.Writer(
     *(complete, known, loaded.log_likelihoods, count_tokens),
     loaded.config.compute_dtype,
-    policies.Weigher(weigh, spells),
+    policies.Weigher(weigh, spelling(loaded.tokenizer)),
   )
+
+
+def spelling(tokenizer: tokenizer_lib.Tokenizer) -> policies.Spells:
+  """Returns whether a tokenizer's vocabulary can write a text, as a function.
+
+  Args:
+    tokenizer: The tokenizer.
+  """
+
+  def spells(text: str) -> bool:
+    written = tokenizer.decode(tokenizer.encode(text))
+    return written.strip() == text.strip()
+
+  return spells
 
 
 def endpoint(

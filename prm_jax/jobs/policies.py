@@ -83,9 +83,13 @@ class Server(verbs.Value):
       servers only; default: paragraph if --separator is a blank line).
     stop: A text that ends a solution, such as the opening of the next problem
       if --prompt has examples; repeat the option for each (servers only).
-    concurrency: The number of requests that are sent at the same time (servers
-      only; default: 16).
-    tries: The number of tries of a request in all (servers only; default: 8).
+    replica: The address of a further server of the same model; each request
+      goes to the one with the fewest under way; repeat the option for each
+      (servers only).
+    concurrency: The number of requests that are sent to each server at the same
+      time (servers only; default: 16).
+    tries: The number of tries of a request at each server (servers only;
+      default: 8).
     connect_s: The limit for connecting to the server, in seconds (servers only;
       default: 10).
     read_s: The limit of a try, from connecting to the end of the reply, in
@@ -113,6 +117,7 @@ class Server(verbs.Value):
   separator: str | None = None
   segmenter: str | None = None
   stop: tuple[str, ...] = ()
+  replica: tuple[str, ...] = ()
   concurrency: int | None = None
   tries: int | None = None
   connect_s: float | None = None

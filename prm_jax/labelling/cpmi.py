@@ -99,29 +99,12 @@ def label(
   Raises:
     InputError: The wrong answers that a record names are no list of texts.
   """
-  groups: dict[str, list[schema.Solution]] = {}
-  work = Counter(solutions_without_wrong_answers=0, texts_weighed=0)
-  for s in solutions:
-    if s.messages is None:
-      groups.setdefault(s.problem, []).append(s)
-    else:
-      work["conversations"] += 1
-  asked = []
-  for problem, members in groups.items():
-    wrong = wrong_answers(references[problem], members, weigher.spells)
-    wrong = wrong[: options.num_wrong]
-    if wrong or not options.num_wrong:
-      asked.append(_Asked(problem, members, references[problem], wrong))
-    else:
-      work["solutions_without_wrong_answers"] += len(members)
+  asked, without = _asked(solutions, weigher.spells, references, options)
+  work = Counter(solutions_without_wrong_answers=without, texts_weighed=0)
+  if talks := sum(s.messages is not None for s in solutions):
+    work["conversations"] = talks
   phrasings = options.phrasing or (_PROBLEM,)
-  weighed = weigher.weigh(
-    [
-      (x.prefixes(phrasing, options.form), x.texts(options.force))
-      for x in asked
-      for phrasing in phrasings
-    ]
-  )
+  weighed = weigher.weigh(_questions(asked, options))
   rewards: dict[int, dict[str, Any]] = {}
   for n, x in enumerate(asked):
     tables = weighed[n * len(phrasings) : (n + 1) * len(phrasings)]
@@ -134,6 +117,28 @@ def label(
       extra[FIELD] = rewards[id(s)]
     done.append(dataclasses.replace(s, labels=None, ratings=None, extra=extra))
   return done, dict(work)
+
+
+def questions(
+  solutions: Sequence[schema.Solution],
+  spells: policies.Spells,
+  references: Mapping[str, str],
+  options: Options,
+) -> tuple[list[tuple[list[schema.Solution], list[str]]], int]:
+  """Returns what `label` has weighed, without having it weighed.
+
+  Args:
+    solutions: See `label`, as are references and options.
+    spells: Whether the policy can write a text.
+    references: See above.
+    options: See above.
+
+  Returns:
+    Unfinished solutions and the texts that are weighed after each of them; and
+    the number of solutions whose problem has no wrong answer.
+  """
+  asked, without = _asked(solutions, spells, references, options)
+  return _questions(asked, options), without
 
 
 def with_labels(
@@ -311,6 +316,38 @@ class _Asked:
         )
       )
     return out
+
+
+def _asked(
+  solutions: Sequence[schema.Solution],
+  spells: policies.Spells,
+  references: Mapping[str, str],
+  options: Options,
+) -> tuple[list[_Asked], int]:
+  """Returns what is asked of each problem, and how many solutions have none."""
+  groups: dict[str, list[schema.Solution]] = {}
+  for s in solutions:
+    if s.messages is None:
+      groups.setdefault(s.problem, []).append(s)
+  asked, without = [], 0
+  for problem, members in groups.items():
+    wrong = wrong_answers(references[problem], members, spells)
+    wrong = wrong[: options.num_wrong]
+    if wrong or not options.num_wrong:
+      asked.append(_Asked(problem, members, references[problem], wrong))
+    else:
+      without += len(members)
+  return asked, without
+
+
+def _questions(
+  asked: Sequence[_Asked], options: Options
+) -> list[tuple[list[schema.Solution], list[str]]]:
+  return [
+    (x.prefixes(phrasing, options.form), x.texts(options.force))
+    for x in asked
+    for phrasing in options.phrasing or (_PROBLEM,)
+  ]
 
 
 def _steps(solution: schema.Solution, k: int, form: Form) -> tuple[str, ...]:

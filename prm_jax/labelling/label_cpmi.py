@@ -11,8 +11,10 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.jobs import policies
+from prm_jax.jobs import references
 from prm_jax.labelling import cpmi
 from prm_jax.labelling import label_job
+from prm_jax.labelling import label_plan
 from prm_jax.runtime import files
 
 
@@ -79,6 +81,18 @@ class CPMI(cpmi.Options, label_job.PolicyLabeller):
       return "a conversation"
     return super()._why_not(solution)
 
+  def _planned(self, task, lengths):
+    self._refuse_chat()
+    right = references.of(references.claimed(task.solutions, "solution"))
+    return label_plan.cpmi(task.solutions, right, self, lengths)
+
+  def _refuse_chat(self) -> None:
+    if self._policy.is_server and self._policy.server.chat:
+      raise errors.InputError(
+        f"`policy={self._policy.source}`: a chat doesn't give the"
+        " log-probabilities of a given text; take `chat` out"
+      )
+
   @contextlib.contextmanager
   def _labelling(
     self,
@@ -87,12 +101,9 @@ class CPMI(cpmi.Options, label_job.PolicyLabeller):
     counts: Counter[str],
   ) -> Iterator[label_job.Label]:
     del counts
+    self._refuse_chat()
     weigher = writer.weigher
-    if weigher is None:
-      raise errors.InputError(
-        f"`policy={self._policy.source}`: a chat doesn't give the"
-        " log-probabilities of a given text; take `chat` out"
-      )
+    assert weigher is not None  # of a chat alone
 
     def label(solutions, tell):
       del tell

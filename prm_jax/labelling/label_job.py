@@ -20,6 +20,7 @@ from prm_jax.jobs import policies
 from prm_jax.jobs import references as references_lib
 from prm_jax.jobs import report
 from prm_jax.jobs import workers
+from prm_jax.labelling import label_plan
 from prm_jax.policy import sampling as sampling_lib
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
@@ -53,7 +54,12 @@ class LabelJob(journaled.EngineJob):
 
 
 @dataclasses.dataclass(frozen=True)
-class AnswersJob(LabelJob):
+class PolicyJob(label_plan.Planned, LabelJob):
+  """Which solutions a policy labels, and where they go."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswersJob(PolicyJob):
   """Which solutions are labelled by right answers, and where they go.
 
   Args:
@@ -105,6 +111,12 @@ class PolicyLabeller(verbs.Verb):
 
   def _options(self) -> dict[str, Any]:
     """Returns the options that labels depend on, as plain data."""
+    raise NotImplementedError
+
+  def _planned(
+    self, task: Task, lengths: label_plan.Lengths
+  ) -> label_plan.Work:
+    """Returns what there is to do of a task, all of which can be labelled."""
     raise NotImplementedError
 
   def _finished(
@@ -176,9 +188,9 @@ class PolicyLabeller(verbs.Verb):
       yield label, writer
 
   def label_file(
-    self, job: LabelJob, problems: files.PathLike | None = None
+    self, job: PolicyJob, problems: files.PathLike | None = None
   ) -> Mapping[str, int]:
-    """Labels the solutions of a file, and returns the work.
+    """Labels the solutions of a file, and returns the work; none of a plan.
 
     Args:
       job: The files.
@@ -193,6 +205,9 @@ class PolicyLabeller(verbs.Verb):
       sampling, seed = self._drawing
       known = self._policy.asked(sampling) | claim | dict(seed=seed)
       journal.check(job.output, task.solutions, known)
+    if job.plan:
+      self._tell_plan(job, task)
+      return {}
     here = self.working(policies.replies_path(job.output))
     with job.opened(self, here) as worker:
       report.computed(worker.compute_dtype)
@@ -245,6 +260,22 @@ class PolicyLabeller(verbs.Verb):
     if self.needs_reference and solution.extra.get(schema.REFERENCE) is None:
       return "no reference answer"
     return None
+
+  def _tell_plan(self, job: PolicyJob, task: Task) -> None:
+    """Says what is left to do, and does none of it."""
+    lengths = label_plan.lengths_of(self._policy)
+    kept = frozenset[str]() if job.fresh else label_plan.journaled(job.output)
+    left = [
+      s for s in task.solutions if s.id not in kept and s.id not in task.unable
+    ]
+    label_plan.tell(
+      *(task.solutions, task.unable, kept),
+      self._planned(dataclasses.replace(task, solutions=left), lengths),
+      max_tokens=self._drawing[0].max_tokens,
+      how=lengths.how,
+      tokens_per_s=job.tokens_per_s,
+    )
+    report.left_out(task.left_out)
 
   def _read(self, job: LabelJob, problems: files.PathLike | None) -> Task:
     """Returns what is to be labelled; refuses bad input before any work."""

@@ -14,6 +14,7 @@ from prm_jax.jobs import journaled
 from prm_jax.jobs import policies
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import label_job
+from prm_jax.labelling import label_plan
 from prm_jax.labelling import llm_judge
 from prm_jax.labelling import rubrics
 from prm_jax.runtime import files
@@ -70,7 +71,7 @@ class Judge(label_job.Labeller):
     how = self.votes, self.min_votes, self.vote
     llm_judge.check(self._template, *how, weighs_words)
 
-  def run(self, job: label_job.LabelJob) -> None:
+  def run(self, job: label_job.PolicyJob) -> None:
     """Labels the solutions of a file.
 
     Args:
@@ -87,6 +88,14 @@ class Judge(label_job.Labeller):
   def _voting(self) -> dict[str, Any]:
     names = ("votes", "min_votes", "vote", "keep_texts")
     return {name: getattr(self, name) for name in names}
+
+  def _planned(self, task, lengths):
+    by_words = self.vote == "log_likelihood"
+    policy = self._policy
+    tells = not (policy.is_server and policy.server.chat)
+    self._check(weighs_words=by_words and tells)
+    how = self._template, self.votes, by_words, lengths
+    return label_plan.judge(task.solutions, *how)
 
   @contextlib.contextmanager
   def _labelling(

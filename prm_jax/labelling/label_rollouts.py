@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from prm_jax.grading import pool
 from prm_jax.jobs import policies
 from prm_jax.labelling import label_job
+from prm_jax.labelling import label_plan
 from prm_jax.labelling import monte_carlo
 from prm_jax.labelling import omega_prm
 from prm_jax.labelling import omega_tree
@@ -85,6 +86,9 @@ class MonteCarlo(monte_carlo.Options, _ByRollouts):
     """
     self.label_file(job, job.problems)
 
+  def _planned(self, task, lengths):
+    return label_plan.monte_carlo(task.solutions, self, lengths)
+
   def _label(self, solutions, generate, verify, writer):
     del writer
     return monte_carlo.label(solutions, generate, verify, self)
@@ -114,6 +118,10 @@ class OmegaPRM(omega_tree.Options, _ByRollouts):
     ratio = omega_prm.ratio(self.label_file(job, job.problems))
     if ratio == ratio:
       _logger.info(f"brute force would take {ratio:.1f} times the rollouts")
+
+  def _planned(self, task, lengths):
+    most = self.sampling.max_tokens
+    return label_plan.omega_prm(task.solutions, self, most, lengths)
 
   def _label(self, solutions, generate, verify, writer):
     return omega_prm.label(

@@ -144,10 +144,7 @@ def label(
   Raises:
     ValueError: generate or verify returns another number than asked for.
   """
-  first: dict[Key, schema.Solution] = {}
-  for s in solutions:
-    for k in range(1, len(s.steps)):
-      first.setdefault(_key(s, k), s)
+  first = distinct_prefixes(solutions)
   tallies: dict[Key, Tally] = {}
   work: Counter[str] = Counter()
   for ks in _groups(solutions, options):
@@ -184,9 +181,27 @@ def label(
   )
 
 
+def distinct_prefixes(
+  solutions: Sequence[schema.Solution],
+) -> dict[Key, schema.Solution]:
+  """Returns the prefixes to roll out from, and the first solution of each.
+
+  Args:
+    solutions: The solutions to label.
+
+  Returns:
+    The solutions by the problem's text and those of the prefix's steps.
+  """
+  first: dict[Key, schema.Solution] = {}
+  for s in solutions:
+    for k in range(1, len(s.steps)):
+      first.setdefault(_key(s, k), s)
+  return first
+
+
 def num_prefixes(solutions: Sequence[schema.Solution]) -> int:
   """Returns how many distinct prefixes there are to roll out from."""
-  return len({_key(s, k) for s in solutions for k in range(1, len(s.steps))})
+  return len(distinct_prefixes(solutions))
 
 
 def doubling(completions: int) -> tuple[int, ...]:

@@ -13,13 +13,13 @@ import reprlib
 import threading
 from typing import Any, TypeVar
 
-from prm_jax import client as client_lib
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.policy import rollout_engine
 from prm_jax.remote import endpoint as endpoint_lib
 from prm_jax.remote import parts
 from prm_jax.remote import reply_journal
+from prm_jax.remote import servers
 from prm_jax.runtime import files
 from prm_jax.runtime import side_threads
 
@@ -48,12 +48,12 @@ _FIXES = {
 
 
 class Asker:
-  """The connections to an endpoint, and the journal of its replies.
+  """The servers of an endpoint, and the journal of their replies.
 
   Args:
     endpoint: The endpoint.
     journal: The file of the journal; None keeps nothing.
-    clock: Returns the time in seconds, for the journal.
+    clock: Returns the time in seconds, for the journal and the servers' rests.
     sleep: Waits some seconds; by default a failure elsewhere ends the wait.
     random: Returns a number in [0, 1).
 
@@ -72,11 +72,12 @@ class Asker:
     self._endpoint = endpoint
     self._counts: Counter[str] = Counter()
     self._stop = threading.Event()
-    self._connection = client_lib.Connection(
+    self._servers = servers.Servers(
       endpoint,
       "chat/completions" if endpoint.chat else "completions",
       fixes=_FIXES,
       stop=self._stop,
+      clock=clock,
       sleep=sleep,
       random=random,
     )
@@ -89,12 +90,12 @@ class Asker:
   @property
   def counts(self) -> Counter[str]:
     """Returns the requests and replies so far."""
-    return self._counts + self._connection.counts
+    return self._counts + self._servers.counts
 
   def close(self) -> None:
     """Closes the connections and the journal."""
     self._stop.set()
-    self._connection.close()
+    self._servers.close()
     if self._journal is not None:
       self._journal.close()
 
@@ -103,7 +104,7 @@ class Asker:
     prefixes: Sequence[Asked],
     items: Sequence[tuple[Asked, Any]],
     request: Callable[[Asked, Any], Record],
-    read: Callable[[Record, Record, Any], Record],
+    read: Callable[[Record, Record, Any, endpoint_lib.Endpoint], Record],
     progress: Callable[[int], None],
   ) -> list[Record]:
     """Returns what was read for each item, from the journal or the endpoint.
@@ -112,11 +113,12 @@ class Asker:
       prefixes: All that is asked for in the call, each once.
       items: One of them, and what tells its request from the others.
       request: Returns the body of an item's request.
-      read: Returns what is kept of a reply, given the body and what tells it.
+      read: Returns what is kept of a reply, given the body, what tells it, and
+        the server.
       progress: Called with the number of items so far.
 
     Raises:
-      InputError: Two prefixes have one id; or see Connection.ask.
+      InputError: Two prefixes have one id; or see Servers.check and Servers.ask.
     """
     for prefix_id, times in Counter(p.id for p in prefixes).items():
       if times > 1:
@@ -137,9 +139,9 @@ class Asker:
     def work(i: int) -> Record:
       prefix, tag = items[i]
       body = request(prefix, tag)
-      return self._connection.ask(
+      return self._servers.ask(
         body,
-        lambda reply: read(reply, body, tag),
+        lambda reply, server: read(reply, body, tag, server),
         f"prefix {reprlib.repr(prefix.id)}",
       )
 
@@ -153,9 +155,10 @@ class Asker:
       progress(done)
 
     self._stop.clear()
-    side_threads.each(
-      missing, work, settle, self._endpoint.concurrency, self._stop
-    )
+    if missing:
+      self._servers.check()
+    most = self._servers.concurrency
+    side_threads.each(missing, work, settle, most, self._stop)
     if journal:
       journal.sync()
     return [record for record in records if record is not None]

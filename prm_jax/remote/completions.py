@@ -60,7 +60,7 @@ class Client:
       endpoint: The endpoint.
       template: How solutions become text and back.
       journal: The file of finished completions; it is made if it doesn't exist.
-      clock: Returns the time in seconds, for the journal.
+      clock: Returns the time in seconds, for the journal and servers' rests.
       sleep: Waits some seconds; by default a failure elsewhere ends the wait.
       random: Returns a number in [0, 1).
 
@@ -122,8 +122,7 @@ class Client:
         the allowed number of tries; what was finished is in the journal. Or
         sampling and the endpoint's options both set top_k or min_p.
     """
-    if self.endpoint.chat and not self.endpoint.continues:
-      self._refuse_steps(prefixes)
+    texts.check_begun(prefixes, self.template, self.endpoint)
     step = texts.step_end(self.template) if stop_at_step else None
     # A chat that can't be continued writes all, and the rest is dropped.
     in_parts = not self.endpoint.chat or self.endpoint.continues
@@ -145,8 +144,8 @@ class Client:
       prompt = texts.prompt(prefix, self.template, self.endpoint)
       return prompt | fixed | own
 
-    def read(reply: Record, sent: Record, _: parts.Part) -> Record:
-      return replies.completion(reply, sent, self.endpoint, sent_step)
+    def read(reply, sent, _: parts.Part, server) -> Record:
+      return replies.completion(reply, sent, server, sent_step)
 
     samples = [(p, n) for p in prefixes for n in range(num_samples)]
     completions = self._complete_all(
@@ -229,11 +228,11 @@ class Client:
         own["max_tokens"] = budget(asked) - part.record["num_tokens"]
       return fields | fixed | own
 
-    def read(reply: Record, sent: Record, _: parts.Part) -> Record:
-      ids = replies.token_ids(reply, sent["prompt"], self.endpoint.url)
+    def read(reply, sent, _: parts.Part, server) -> Record:
+      ids = replies.token_ids(reply, sent["prompt"], server.url)
       # A prompt of ids has no text in which a stop string could begin.
       texts_sent = {name: x for name, x in sent.items() if name != "prompt"}
-      return ids | replies.completion(reply, texts_sent, self.endpoint, step)
+      return ids | replies.completion(reply, texts_sent, server, step)
 
     samples = [(r, n) for r in requests for n in range(r.num_samples)]
     records = self._complete_all(
@@ -281,8 +280,8 @@ class Client:
       rest = dict(max_tokens=1, temperature=0, echo=True, logprobs=1)
       return body | rest | dict(prompt=body["prompt"] + option)
 
-    def read(reply: Record, _: Record, option: str) -> Record:
-      return replies.log_prob(reply, option, self.endpoint.url)
+    def read(reply, _: Record, option: str, server) -> Record:
+      return replies.log_prob(reply, option, server.url)
 
     asked = [p for prefixes, _ in groups for p in prefixes]
     widths = [len(options) for prefixes, options in groups for _ in prefixes]
@@ -299,16 +298,6 @@ class Client:
     return _rows(_rows(values, widths), [len(x) for x, _ in groups])
 
   # --- Requests and what is made of them --------------------------------------
-
-  def _refuse_steps(self, prefixes: Sequence[schema.Solution]) -> None:
-    for prefix in prefixes:
-      if self.template.begun(prefix):
-        raise errors.InputError(
-          f"prefix {prefix.id!r} has steps, and not every server continues a"
-          " message of a chat: for vLLM, SGLang and llama.cpp give"
-          " `continues=True`; for others (transformers serve, OpenAI) ask"
-          " /completions, without `chat`"
-        )
 
   def _sampled_by(
     self, sampling: sampler_lib.Sampling, step: str | None
@@ -336,7 +325,7 @@ class Client:
     asked: Sequence[Asked],
     samples: Sequence[tuple[Asked, int]],
     request: Callable[[Asked, Any], Record],
-    read: Callable[[Record, Record, Any], Record],
+    read: Callable[[Record, Record, Any, endpoint_lib.Endpoint], Record],
     step: str | None,
     budget: Callable[[Asked], int],
     begun: Callable[[Asked], str],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
+import functools
 import re
 import reprlib
 from typing import Any
@@ -43,7 +44,8 @@ class Endpoint(client_lib.Settings):
       transformers serve does.
     log_probs: Whether to ask for log-probabilities.
     options: Further fields of every request, such as top_k.
-    concurrency: The number of requests at the same time.
+    concurrency: The number of requests to each server at the same time.
+    replica: The addresses of further servers of the same model.
   """
 
   model: str
@@ -53,6 +55,7 @@ class Endpoint(client_lib.Settings):
   log_probs: bool = True
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   concurrency: int = 16
+  replica: tuple[str, ...] = ()
 
   def __post_init__(self):
     checks.check_counts(self, ("concurrency",), "endpoint.")
@@ -61,6 +64,26 @@ class Endpoint(client_lib.Settings):
       raise errors.InputError(
         f"endpoint.options: {', '.join(taken)}: prm_jax sets it; take it out"
       )
+    places = {self.place}
+    for server in self.servers[1:]:
+      if server.place in places:
+        raise errors.InputError(
+          f"endpoint: `replica={server.url}`: this server is given twice; take"
+          " it out"
+        )
+      places.add(server.place)
+
+  @functools.cached_property
+  def servers(self) -> tuple[Endpoint, ...]:
+    """Each server as an endpoint of its own, in the order given."""
+    try:
+      others = [
+        dataclasses.replace(self, url=url, replica=()) for url in self.replica
+      ]
+    except errors.InputError as e:
+      fault = str(e).removeprefix("endpoint.url")
+      raise errors.InputError(f"endpoint.replica{fault}") from None
+    return (self, *others)
 
 
 @dataclasses.dataclass(frozen=True)

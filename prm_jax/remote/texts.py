@@ -33,6 +33,33 @@ def holds_blocks(template: endpoint_lib.Template) -> bool:
   return len(template.cut("```\na\n\nb")) == 1
 
 
+def check_begun(
+  prefixes: Sequence[schema.Solution],
+  template: endpoint_lib.Template,
+  endpoint: endpoint_lib.Endpoint,
+) -> None:
+  """Refuses solutions that have begun, if the server can't continue them.
+
+  Args:
+    prefixes: Unfinished solutions.
+    template: How they become text.
+    endpoint: Where they are sent.
+
+  Raises:
+    InputError: One has begun.
+  """
+  if not endpoint.chat or endpoint.continues:
+    return
+  for prefix in prefixes:
+    if template.begun(prefix):
+      raise errors.InputError(
+        f"prefix {prefix.id!r} has steps, and not every server continues a"
+        " message of a chat: for vLLM, SGLang and llama.cpp give"
+        " `continues=True`; for others (transformers serve, OpenAI) ask"
+        " /completions, without `chat`"
+      )
+
+
 def written(
   completion: Record, endpoint: endpoint_lib.Endpoint, step: str | None
 ) -> str:

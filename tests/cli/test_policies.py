@@ -121,6 +121,7 @@ def test_all_options_reach_the_endpoint():
     no_log_probs=True,
     key_variable="K",
     insecure_key=True,
+    replica=["https://g/v1"],
     concurrency=2,
     connect_s=3.0,
     read_s=4.0,
@@ -192,6 +193,33 @@ def test_a_server_samples_solutions_and_its_replies_are_kept(
   assert len(stub.seen) == 8 and out.read_bytes() == kept
 
 
+def test_a_job_is_finished_at_other_servers_with_the_same_bytes(
+  stub, inputs, capsys
+):
+  def label(output, *urls):
+    first, *others = urls
+    return [
+      *("label", "monte_carlo", f"--input={inputs / 'solutions.jsonl'}"),
+      *(f"--output={inputs / output}", "--model=tiny", "--completions=6"),
+      *(f"--policy={first}", *(f"--replica={x}" for x in others)),
+    ]
+
+  with stub_server.running(stub.behave) as other:
+    assert main.main(label("out1.jsonl", stub.url)) == 0
+    stub.seen.clear()
+    assert main.main(label("out2.jsonl", stub.url, other.url)) == 0
+    assert len(stub.seen) + len(other.seen) == 6
+    said = capsys.readouterr().out
+    for x in (stub, other):
+      assert f"{x.url}: answered {len(x.seen)} requests" in said
+    kept = (inputs / "out1.jsonl").read_bytes()
+    assert kept == (inputs / "out2.jsonl").read_bytes()
+    (inputs / "out1.jsonl").unlink()
+    assert main.main(label("out1.jsonl", other.url)) == 0
+    assert kept == (inputs / "out1.jsonl").read_bytes()
+    assert len(stub.seen) + len(other.seen) == 6
+
+
 def test_a_server_samples_to_the_standard_output_without_a_journal(
   stub, inputs, capfd, monkeypatch
 ):
@@ -257,6 +285,7 @@ def test_an_option_that_does_not_fit_the_policy_is_refused(
       "--request_option=top_k=0",
       "--no_log_probs",
       "--segmenter=line",
+      "--replica=http://h/v1",
     ):
       given = [*command, f"--policy={inputs / 'policy'}", option]
       refused(given, f"{option}: is for a server, and --policy is a folder")
@@ -273,6 +302,8 @@ def test_an_option_that_does_not_fit_the_policy_is_refused(
     "give one of --policy, --checkpoint",
   )
   refused(_served(stub, *label, "--system=x"), "--system=x: only a chat")
+  again = f"--replica={stub.url}/"
+  refused(_served(stub, *label, again), f"{again}: this server is given twice")
   twice = ("--request_option=a=1", "--request_option=a=2")
   refused(_served(stub, *label, *twice), "a is given twice")
   refused(_served(stub, *label, "--request_option=a=b"), "isn't NAME=JSON")

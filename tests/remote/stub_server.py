@@ -42,7 +42,8 @@ def reply(body, text=None, finish="stop", **fields):
 class Stub(http.server.ThreadingHTTPServer):
   """Answers by `behave(handler, body, times)`; times: since it first came.
 
-  behave returns a reply (any JSON), or None where it wrote its own.
+  behave returns a reply (any JSON), or None where it wrote its own. `models`
+  are those that it lists; without it has no such route.
   """
 
   daemon_threads = True
@@ -53,6 +54,7 @@ class Stub(http.server.ThreadingHTTPServer):
     self.behave, self.closing = behave, threading.Event()
     self.lock, self.seen, self.paths = threading.Lock(), [], []
     self.keys, self.active, self.most_active = [], 0, 0
+    self.models = None
     self.url = f"http://127.0.0.1:{self.server_port}/v1"
 
   def handle_error(self, request, client_address):
@@ -86,6 +88,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
   def log_message(self, *_):
     pass
+
+  def do_GET(self):
+    models = self.server.models
+    if self.path != "/v1/models" or models is None:
+      return self.say(b"{}", 404)
+    if isinstance(models, int):
+      return self.say(b"no", models)
+    data = [dict(id=name, object="model") for name in models]
+    self.say(json.dumps(dict(object="list", data=data)).encode())
 
   def do_POST(self):
     length = int(self.headers["Content-Length"])
