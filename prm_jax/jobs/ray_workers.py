@@ -267,17 +267,16 @@ class _Pool:
       batches: The batches.
     """
     done: list[_Done] = []
-    is_all = False
     while True:
       # What is done is kept before anything else can go wrong.
       yield from done
+      is_all = False
       while not is_all and (member := self._free()):
         task = self._next(batches)
         if task is None:
           is_all = True
-          break
-        self._give(member, task)
-      is_all = is_all and not self._again
+        else:
+          self._give(member, task)
       if is_all and not any(x.tasks for x in self._members):
         return
       preemption.check()
