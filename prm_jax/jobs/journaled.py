@@ -238,7 +238,8 @@ def mapped(
   with progress.showing(doing, len(solutions), unit, first=first) as update:
 
     def tell(words: str, part: int = 0) -> None:
-      update(done + part, words)
+      if done + part < len(solutions):  # the end is said once
+        update(done + part, words)
 
     work = worker.work(tell)
     for batch in work(journal.batches(solutions, job.batch)):
