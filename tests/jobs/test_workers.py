@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import logging
+import os
 import pickle
+import signal
 import sys
 import types
 
@@ -20,6 +22,7 @@ from prm_jax.jobs import workers
 from prm_jax.labelling import label_job
 from prm_jax.records import jsonl
 from prm_jax.runtime import files
+from prm_jax.runtime import preemption
 from prm_jax.runtime import progress
 
 SOLUTIONS = [
@@ -311,6 +314,41 @@ def test_another_cluster_than_the_connected_one_is_refused(monkeypatch):
     ray_workers._connected("ray://elsewhere:10001"),
   ):
     pass
+
+
+def _until_sigterm(monkeypatch, **replaced):
+  """Opens workers of a Ray that has its own handler of SIGTERM."""
+  fake = _FakeRay(None)
+  fake.is_initialized = lambda: False
+  fake.init = lambda *_, **__: signal.signal(signal.SIGTERM, _exit)
+  fake.shutdown = lambda: None
+  vars(fake).update(replaced)
+  monkeypatch.setattr(ray_workers, "_ray", lambda: fake)
+  before = signal.getsignal(signal.SIGTERM)
+  verb = prm_jax.LabelVerify("arithmetic")
+  with (
+    pytest.raises(preemption.PreemptedError),
+    ray_workers.opened(workers.Engine("ray"), verb),
+  ):
+    pass
+  assert signal.getsignal(signal.SIGTERM) is before
+
+
+def _exit(*_):
+  sys.exit(15)
+
+
+def _asked(refs, **_):
+  os.kill(os.getpid(), signal.SIGTERM)
+  return [], refs
+
+
+def test_sigterm_while_a_worker_is_waited_for_is_notice(monkeypatch):
+  _until_sigterm(monkeypatch, wait=_asked)
+
+
+def test_sigterm_while_ray_connects_is_notice(monkeypatch):
+  _until_sigterm(monkeypatch, init=lambda *_, **__: _exit())
 
 
 @dataclasses.dataclass
