@@ -398,6 +398,24 @@ def test_a_field_that_only_later_records_have_is_a_column_too():
   assert found[0]["verified"]["labels"] == [1.0]
 
 
+def test_what_sigterm_keeps_is_counted_in_the_unit_of_the_job(tmp_path, caplog):
+  def work(batches):
+    for batch in batches:
+      yield journal.Finished(batch, batch, {})
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  with pytest.raises(preemption.PreemptedError):
+    journaled.run(
+      *(journaled.Job(batch=3), tmp_path / "out.jsonl", SOLUTIONS, {}),
+      workers.Worker({}, lambda tell: work),
+      doing="work",
+      unit="problem",
+      first="first",
+      so_far=str,
+    )
+  assert "SIGTERM: keeps 3 of 7 problems" in caplog.text
+
+
 # --- The same in batches -----------------------------------------------------------
 
 
