@@ -32,6 +32,7 @@ import socket
 import threading
 import time
 from typing import Any
+import warnings
 
 from prm_jax import _version
 from prm_jax import errors
@@ -188,7 +189,8 @@ def _connected(where: str) -> Iterator[None]:
     yield
     return
   os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-  with _own_handler():
+  with _own_handler(), warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # what they say is in the error, too
     try:
       _ray().init(
         None if where == "ray" else where,
@@ -203,6 +205,11 @@ def _connected(where: str) -> Iterator[None]:
       ) from e
   try:
     yield
+  except ConnectionError as e:
+    raise errors.InputError(
+      f"`engine={where}`: the connection to the cluster was lost: {_line(e)};"
+      " what was done is kept: give the same command again"
+    ) from e
   finally:
     _ray().shutdown()
 
@@ -283,8 +290,11 @@ class _Pool:
     return self
 
   def __exit__(self, *_: object) -> None:
-    for member in self._members:
-      _ray().kill(member.actor)
+    # With a lost connection Ray would begin a cluster of its own for that.
+    if _ray().is_initialized():
+      for member in self._members:
+        with contextlib.suppress(ConnectionError):
+          _ray().kill(member.actor)
 
   @property
   def _reserved(self) -> dict[str, float]:
@@ -380,6 +390,8 @@ class _Pool:
 
   def _look(self) -> list[_Done]:
     """Waits a moment for the workers; returns what was done."""
+    if not _ray().is_initialized():
+      raise ConnectionError("Ray has ended it")
     waited = {x.opening: x for x in self._members if x.opening is not None}
     waited |= {ref: x for x in self._members for ref in x.tasks}
     ready, _ = _ray().wait(list(waited), num_returns=1, timeout=_LOOK_S)

@@ -154,6 +154,7 @@ class _FakeRay:
       RayError=base, **{name: type(name, (base,), {}) for name in names}
     )
     self.cloudpickle = pickle
+    self.is_initialized = lambda: True
     self._work, self._refuses = work, refuses
 
   def remote(self, **options):
@@ -319,9 +320,14 @@ def test_another_cluster_than_the_connected_one_is_refused(monkeypatch):
 def _until_sigterm(monkeypatch, **replaced):
   """Opens workers of a Ray that has its own handler of SIGTERM."""
   fake = _FakeRay(None)
-  fake.is_initialized = lambda: False
-  fake.init = lambda *_, **__: signal.signal(signal.SIGTERM, _exit)
-  fake.shutdown = lambda: None
+  connected = []
+  fake.is_initialized, fake.shutdown = lambda: bool(connected), connected.clear
+
+  def init(*_, **__):
+    connected.append(1)
+    signal.signal(signal.SIGTERM, _exit)
+
+  fake.init = init
   vars(fake).update(replaced)
   monkeypatch.setattr(ray_workers, "_ray", lambda: fake)
   before = signal.getsignal(signal.SIGTERM)
@@ -349,6 +355,35 @@ def test_sigterm_while_a_worker_is_waited_for_is_notice(monkeypatch):
 
 def test_sigterm_while_ray_connects_is_notice(monkeypatch):
   _until_sigterm(monkeypatch, init=lambda *_, **__: _exit())
+
+
+@pytest.mark.parametrize("said", ["the client is shut down", "Ray has ended"])
+def test_a_lost_connection_is_one_line_and_begins_no_other_cluster(
+  said, monkeypatch
+):
+  fake = _FakeRay(None)
+  connected = []
+
+  def lose(refs, **_):
+    assert connected, "Ray would begin a cluster here"
+    connected.clear()
+    if "client" in said:
+      raise ConnectionError(said)
+    return [], refs
+
+  fake.init = lambda *_, **__: connected.append(1)
+  fake.is_initialized = lambda: bool(connected)
+  fake.wait, fake.shutdown = lose, connected.clear
+  fake.kill = lambda actor: pytest.fail("Ray would begin a cluster here")
+  monkeypatch.setattr(ray_workers, "_ray", lambda: fake)
+  engine = workers.Engine("ray://host:10001")
+  with (
+    pytest.raises(
+      errors.InputError, match=f"was lost: {said}.*; what was done is kept"
+    ),
+    ray_workers.opened(engine, prm_jax.LabelVerify("arithmetic")),
+  ):
+    pass
 
 
 @dataclasses.dataclass
