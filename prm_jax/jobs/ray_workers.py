@@ -200,8 +200,13 @@ def _connected(where: str) -> Iterator[None]:
     except SystemExit:  # by Ray's handler
       raise preemption.PreemptedError from None
     except (ConnectionError, TimeoutError, RuntimeError, ValueError) as e:
+      which = (
+        "; it is the one of RAY_ADDRESS, else the last that `ray start` began on"
+        " this machine and `ray stop` didn't end"
+      )
       raise errors.InputError(
         f"`engine={where}`: no Ray cluster answers there: {_line(e)}"
+        + (which if where == "ray" else "")
       ) from e
   try:
     yield
