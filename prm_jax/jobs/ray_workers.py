@@ -589,7 +589,8 @@ def _reason(error: Any) -> str:
 def _line(error: BaseException) -> str:
   """Returns the first line of what an error says."""
   words = "".join(map(str, error.args)) or str(error)
-  return (words.strip().splitlines() or [type(error).__name__])[0][:300]
+  lines = words.strip().rstrip(".").splitlines() or [type(error).__name__]
+  return lines[0][:300]
 
 
 def _told(resources: Mapping[str, float]) -> str:
