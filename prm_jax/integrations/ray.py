@@ -56,12 +56,10 @@ class Worker:
     Raises:
       InputError: A record is neither a solution nor a problem.
     """
-    import pyarrow
-
     given = [_start(row) for row in batch.to_pylist()]
     (done,) = self._work(iter([given]))
     assert isinstance(done, journal.Finished)
-    return pyarrow.Table.from_pylist(
+    return _table(
       [
         jsonl.record_from_solution(x)
         if isinstance(x, schema.Solution)
@@ -69,6 +67,17 @@ class Worker:
         for x in done.results
       ]
     )
+
+
+def _table(records: list[dict[str, Any]]) -> pyarrow.Table:
+  """Returns records with a column for each field that one of them has."""
+  import pyarrow
+
+  names = dict.fromkeys(name for record in records for name in record)
+  # Of a table without a schema the first record alone names the columns.
+  return pyarrow.Table.from_pydict(
+    {name: [record.get(name) for record in records] for name in names}
+  )
 
 
 def mapped(

@@ -327,6 +327,7 @@ def run(
   batch_size: int,
   are_new: bool = False,
   form: Form = SOLUTIONS,
+  unit: str = "solution",
   progress: Callable[[int, Mapping[str, int]], None] = lambda done, work: None,
 ) -> Ran:
   """Does what the journal lacks.
@@ -339,6 +340,7 @@ def run(
     are_new: Whether new solutions of the problems come of it, instead of those
       that were given.
     form: How results stand in the journal.
+    unit: What `solutions` are, for messages.
     progress: Called after each batch with the number of solutions that this
       process has worked on, and the work of the whole run so far.
 
@@ -378,10 +380,10 @@ def run(
       kept = len(journal.ids) + done - sum(len(x.batch) for x in failed)
       _logger.warning(
         f"{journal.path}: SIGTERM: keeps {kept:,} of {len(solutions):,}"
-        f" solutions, those of finished batches; {journal.again} to do the rest"
+        f" {unit}s, those of finished batches; {journal.again} to do the rest"
         if kept
         else f"{journal.path}: SIGTERM: no batch was finished yet;"
-        f" {journal.again} to do all {len(solutions):,} solutions"
+        f" {journal.again} to do all {len(solutions):,} {unit}s"
       )
       raise
   return Ran(dict(counts), failed)

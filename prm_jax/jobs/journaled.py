@@ -184,6 +184,7 @@ def run(
         batch_size=job.batch,
         are_new=are_new,
         form=form,
+        unit=unit,
         progress=after_batch,
       )
     failed = {s.id for x in ran.failed for s in x.batch}

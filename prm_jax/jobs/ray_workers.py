@@ -21,13 +21,18 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
+import hashlib
 from importlib import metadata
 import logging
 import os
+import pathlib
 import pickle
+import signal
 import socket
+import threading
 import time
 from typing import Any
+import warnings
 
 from prm_jax import _version
 from prm_jax import errors
@@ -35,6 +40,7 @@ from prm_jax import schema
 from prm_jax.jobs import journal
 from prm_jax.jobs import workers
 from prm_jax.runtime import preemption
+from prm_jax.runtime import progress
 
 _logger = logging.getLogger(__name__)
 
@@ -49,8 +55,9 @@ _MOST_IN_A_ROW = 16
 _LOOK_S, _SAY_S = 0.5, 20.0
 
 
-# Workers may die so often with no batch done between.
-_MOST_DEATHS = 12
+# So many more workers may die with no batch done between than it takes to find
+# a record that kills them.
+_MORE_DEATHS = 12
 
 
 def _ray() -> Any:
@@ -70,9 +77,16 @@ def _ray() -> Any:
 
 
 def about() -> dict[str, str]:
-  """Returns the versions that must be the same in the driver and in workers."""
+  """Returns the versions that must be the same in the driver and in workers.
+
+  Checkouts of one version may differ, so ours has a digest of the code.
+  """
+  folder, digest = pathlib.Path(_version.__file__).parent, hashlib.sha256()
+  for path in sorted(folder.rglob("*.py")):
+    digest.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
+  own = f"{_version.__version__} (code {digest.hexdigest()[:8]})"
   others = {x: metadata.version(x) for x in ("jax", "jaxlib", "numpy")}
-  return dict(prm_jax=_version.__version__) | others
+  return dict(prm_jax=own) | others
 
 
 class _Process:
@@ -95,16 +109,17 @@ class _Process:
           f"the worker on {host} has {name} {found[name]}, and this process"
           f" {version}; install the same on all machines"
         )
-    logging.getLogger("prm_jax").setLevel(logging.WARNING)
     if os.path.isdir(folder):
       os.chdir(folder)
     self._stack = contextlib.ExitStack()
-    worker = self._stack.enter_context(pickle.loads(verb).working())
+    with _heard() as said:
+      worker = self._stack.enter_context(pickle.loads(verb).working())
     self._work = worker.work(lambda words, done=0: None)
     return dict(
       depends_on=dict(worker.depends_on),
       compute_dtype=dict(worker.compute_dtype),
       host=host,
+      said=said,
     )
 
   def work(
@@ -114,6 +129,22 @@ class _Process:
     (done,) = self._work(iter([batch]))
     assert isinstance(done, journal.Finished)
     return list(done.results), dict(done.work)
+
+
+@contextlib.contextmanager
+def _heard() -> Iterator[list[str]]:
+  """Yields what is logged inside, which nobody reads in a worker."""
+  said: list[str] = []
+  handler = logging.Handler()
+  handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+  logger = logging.getLogger("prm_jax")
+  logger.setLevel(logging.INFO)
+  logger.addHandler(handler)
+  try:
+    yield said
+  finally:
+    logger.removeHandler(handler)
+    logger.setLevel(logging.WARNING)
 
 
 _Done = journal.Finished | journal.Failed
@@ -132,8 +163,15 @@ def opened(
   Raises:
     InputError: There is no such cluster, or a worker can't do it.
   """
-  with _connected(engine.where), _Pool(engine, verb) as pool:
+  # Ray sets a handler of SIGTERM when it connects.
+  with (
+    _connected(engine.where),
+    preemption.noticed(),
+    _Pool(engine, verb) as pool,
+  ):
     first = pool.opened()
+    for line in first["said"]:
+      progress.log(line)
     yield workers.Worker(
       first["depends_on"], lambda tell: pool.work, first["compute_dtype"]
     )
@@ -143,24 +181,54 @@ def opened(
 def _connected(where: str) -> Iterator[None]:
   """Connects to a cluster; leaves a connection of the caller's own as it is."""
   if _ray().is_initialized():
+    if where != "ray":
+      raise errors.InputError(
+        f"`engine={where}`: this process is connected to a Ray cluster already;"
+        " give `engine=ray` for that one, or end it with ray.shutdown()"
+      )
     yield
     return
   os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+  with _own_handler(), warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # what they say is in the error, too
+    try:
+      _ray().init(
+        None if where == "ray" else where,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+      )
+    except SystemExit:  # by Ray's handler
+      raise preemption.PreemptedError from None
+    except (ConnectionError, TimeoutError, RuntimeError, ValueError) as e:
+      which = (
+        "; it is the one of RAY_ADDRESS, else the last that `ray start` began on"
+        " this machine and `ray stop` didn't end"
+      )
+      raise errors.InputError(
+        f"`engine={where}`: no Ray cluster answers there: {_line(e)}"
+        + (which if where == "ray" else "")
+      ) from e
   try:
-    _ray().init(
-      None if where == "ray" else where,
-      log_to_driver=False,
-      logging_level=logging.ERROR,
-    )
-  except (ConnectionError, TimeoutError, RuntimeError, ValueError) as e:
+    yield
+  except ConnectionError as e:
     raise errors.InputError(
-      f"`engine={where}`: no Ray cluster answers there:"
-      f" {str(e).strip().splitlines()[0][:200]}"
+      f"`engine={where}`: the connection to the cluster was lost: {_line(e)};"
+      " what was done is kept: give the same command again"
     ) from e
+  finally:
+    _ray().shutdown()
+
+
+@contextlib.contextmanager
+def _own_handler() -> Iterator[None]:
+  """Puts the handler of SIGTERM back that there was before."""
+  before = signal.getsignal(signal.SIGTERM)
   try:
     yield
   finally:
-    _ray().shutdown()
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and before is not None:
+      signal.signal(signal.SIGTERM, before)
 
 
 @dataclasses.dataclass
@@ -213,8 +281,10 @@ class _Pool:
     self._batch_s = engine.worker_batch_s or _BATCH_S
     self._most_deaths = engine.worker_deaths or _DEATHS
     self._again: deque[_Task] = deque()
-    self._deaths = 0
-    self._failed = 0
+    # In a row: workers that died, and records that failed.
+    self._deaths = self._failed = 0
+    # So many cuts may be needed to find a record.
+    self._cuts = 0
     self._first: dict[str, Any] | None = None
     self._members: list[_Member] = []
 
@@ -225,19 +295,35 @@ class _Pool:
     return self
 
   def __exit__(self, *_: object) -> None:
-    for member in self._members:
-      _ray().kill(member.actor)
+    # With a lost connection Ray would begin a cluster of its own for that.
+    if _ray().is_initialized():
+      for member in self._members:
+        with contextlib.suppress(ConnectionError):
+          _ray().kill(member.actor)
+
+  @property
+  def _reserved(self) -> dict[str, float]:
+    """What Ray reserves for a worker, by the names that it has there."""
+    engine = self._engine
+    cpus = _CPUS if engine.worker_cpus is None else engine.worker_cpus
+    own = dict(CPU=cpus, GPU=engine.worker_gpus or 0.0)
+    return own | dict(engine.worker_resource)
 
   def _new(self) -> _Member:
-    engine = self._engine
-    cpus, gpus = engine.worker_cpus, engine.worker_gpus
-    kind = _ray().remote(
-      num_cpus=_CPUS if cpus is None else cpus,
-      num_gpus=gpus or 0,
-      resources=dict(engine.worker_resource),
-      max_restarts=0,
-    )(_Process)
-    actor: Any = kind.remote()
+    resources = self._reserved
+    try:
+      kind = _ray().remote(
+        num_cpus=resources.pop("CPU"),
+        num_gpus=resources.pop("GPU"),
+        resources=resources,
+        max_restarts=0,
+      )(_Process)
+      actor: Any = kind.remote()
+    except ValueError as e:
+      raise errors.InputError(
+        f"`engine={self._engine.where}`: Ray can't reserve"
+        f" {_told(self._reserved)} for a worker: {_line(e)}"
+      ) from e
     return _Member(actor, actor.open.remote(*self._start))
 
   def opened(self) -> dict[str, Any]:
@@ -253,11 +339,11 @@ class _Pool:
 
   def _waiting(self) -> str:
     """Returns what no worker can begin without, in words."""
-    has = {k: v for k, v in _ray().cluster_resources().items() if ":" not in k}
     return (
       f"`engine={self._engine.where}`: no worker is ready yet: each loads its"
-      f" models, or waits for room; the cluster has {_told(has)}, of which"
-      f" {_told(_ray().available_resources())} are free"
+      f" models, or waits for {_told(self._reserved)}; free in the cluster:"
+      f" {_told(_ray().available_resources())}, of"
+      f" {_told(_ray().cluster_resources())}"
     )
 
   def work(self, batches: Iterator[list[schema.Solution]]) -> Iterator[_Done]:
@@ -293,7 +379,10 @@ class _Pool:
     if self._again:
       return self._again.popleft()
     batch = next(batches, None)
-    return None if batch is None else _Task(batch)
+    if batch is None:
+      return None
+    self._cuts = max(self._cuts, len(batch).bit_length())
+    return _Task(batch)
 
   def _give(self, member: _Member, task: _Task) -> None:
     if not member.tasks:
@@ -306,6 +395,8 @@ class _Pool:
 
   def _look(self) -> list[_Done]:
     """Waits a moment for the workers; returns what was done."""
+    if not _ray().is_initialized():
+      raise ConnectionError("Ray has ended it")
     waited = {x.opening: x for x in self._members if x.opening is not None}
     waited |= {ref: x for x in self._members for ref in x.tasks}
     ready, _ = _ray().wait(list(waited), num_returns=1, timeout=_LOOK_S)
@@ -370,8 +461,11 @@ class _Pool:
 
   def _died(self, member: _Member, why: str) -> list[_Done]:
     """Puts another worker in a dead one's place, and its batches back."""
+    done = self._left_by(member)
     self._deaths += 1
-    if self._deaths > _MOST_DEATHS:
+    # A batch dies twice before it is cut, and each of its parts once.
+    to_find = 1 + self._cuts + self._most_deaths
+    if self._deaths > to_find + _MORE_DEATHS:
       raise errors.InputError(
         f"{self._deaths} workers died in a row, and no batch was done between"
         f" them; the last one {why}; what was done before is kept"
@@ -379,34 +473,45 @@ class _Pool:
     _logger.warning(f"a worker {why}; another one takes its place")
     _ray().kill(member.actor)
     self._members[self._members.index(member)] = self._new()
-    done: list[_Done] = list(self._left_by(member))
     if not member.tasks:
       return done
     at_hand, *others = member.tasks.values()
     self._again.extendleft(reversed(others))
     at_hand.deaths += 1
-    most = self._most_deaths if len(self._cut(at_hand)) < 2 else 2
+    most = 2 if self._can_be_cut(at_hand) else self._most_deaths
     if at_hand.deaths < most:
       self._again.appendleft(at_hand)
       return done
     # Its parts: one more death tells.
     return [*done, *self._fail(at_hand, f"its worker {why}", deaths=1)]
 
-  def _left_by(self, member: _Member) -> Iterator[journal.Finished]:
-    """Yields what a worker had done when it died."""
-    for ref, task in list(member.tasks.items()):
+  def _left_by(self, member: _Member) -> list[_Done]:
+    """Returns what a worker had done when it died."""
+    done: list[_Done] = []
+    for ref in list(member.tasks):
       try:
-        results, work = _ray().get(ref, timeout=_LOOK_S)
+        _ray().get(ref, timeout=_LOOK_S)
+      except _ray().exceptions.RayTaskError:
+        pass
       except _ray().exceptions.RayError:
-        return
-      del member.tasks[ref]
-      yield journal.Finished(task.batch, results, work)
+        break
+      done += self._ended(member, ref)
+    return done
 
   def _fail(self, task: _Task, reason: str, deaths: int = 0) -> list[_Done]:
-    """Cuts a batch at fault in two; returns it if it is one record."""
-    parts = self._cut(task)
-    if len(parts) > 1:
-      self._again.extendleft(_Task(x, deaths) for x in reversed(parts))
+    """Cuts a batch at fault in two; returns it if it is one record.
+
+    Args:
+      task: It.
+      reason: Its fault.
+      deaths: How many deaths a part begins with that can be cut again; to a
+        record are counted those alone that it was alone in.
+    """
+    if self._can_be_cut(task):
+      for batch in reversed(self._cut(task)):
+        part = _Task(batch)
+        part.deaths = deaths if self._can_be_cut(part) else 0
+        self._again.appendleft(part)
       return []
     self._failed += 1
     if self._failed > _MOST_IN_A_ROW:
@@ -415,6 +520,10 @@ class _Pool:
         " what was done before is kept"
       )
     return [journal.Failed(task.batch, reason)]
+
+  def _can_be_cut(self, task: _Task) -> bool:
+    """Returns whether a batch holds more than one record, or problem."""
+    return len(self._cut(task)) > 1
 
   def _cut(self, task: _Task) -> list[list[schema.Solution]]:
     """Returns two halves of a batch; of one that can't be cut, itself."""
@@ -463,6 +572,9 @@ def _why(error: Exception) -> str:
     return "was ended by Ray: its machine was out of memory"
   if isinstance(error, _ray().exceptions.NodeDiedError):
     return "died with its machine"
+  if "never ran" in str(error):
+    said = " ".join(str(error).split())
+    return f"never began: {said[said.find('The actor is dead') :][:300]}"
   return "died: its process was killed or crashed"
 
 
@@ -471,10 +583,19 @@ def _reason(error: Any) -> str:
   cause = error.cause
   if isinstance(cause, errors.InputError):
     return str(cause)
-  words = str(cause).strip().splitlines() or [""]
-  return f"{type(cause).__name__}: {words[0][:300]}"
+  return f"{type(cause).__name__}: {_line(cause)}"
+
+
+def _line(error: BaseException) -> str:
+  """Returns the first line of what an error says."""
+  words = "".join(map(str, error.args)) or str(error)
+  lines = words.strip().rstrip(".").splitlines() or [type(error).__name__]
+  return lines[0][:300]
 
 
 def _told(resources: Mapping[str, float]) -> str:
-  names = [x for x in sorted(resources) if x[:1].isupper() and ":" not in x]
-  return ", ".join(f"{resources[x]:g} {x}" for x in names) or "nothing"
+  """Returns resources in words, without those that Ray has for itself."""
+  own = ("memory", "object_store_memory")
+  names = [x for x in sorted(resources) if ":" not in x and x not in own]
+  told = [f"{resources[x]:g} {x}" for x in names if resources[x]]
+  return ", ".join(told) or "nothing"

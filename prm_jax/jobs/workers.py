@@ -141,6 +141,13 @@ class Engine(verbs.Value):
       for field in dataclasses.fields(self)[1:]:
         if getattr(self, field.name) not in (None, ()):
           yield f"`{field.name}` is for `engine=ray`; take it out"
+    names = [name for name, _ in self.worker_resource]
+    for name in names:
+      if name in ("CPU", "GPU"):
+        own = f"worker_{name.lower()}s"
+        yield f"`worker_resource={name}`: give `{own}` in its place"
+      if names.count(name) > 1:
+        yield f"`worker_resource`: {name} is given twice"
 
   @property
   def is_ray(self) -> bool:
