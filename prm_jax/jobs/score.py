@@ -122,11 +122,9 @@ class Score(verbs.Verb):
       )
     scored = done.solutions
     _logger.info(f"{job.output}: {len(scored)} solutions")
-    if longer := done.work.get("longer_than_trained"):
-      _logger.info(
-        f"{longer} solutions are longer than those that the model was trained"
-        " with; they are scored whole"
-      )
+    for what, count in done.work.items():
+      if count:
+        _logger.info(f"{count} solutions are {what}; they are scored whole")
     if unjudged := sum(not all(x["judged"]) for x in scored):
       _logger.info(
         f"{unjudged} solutions have steps that the model wasn't trained to"
@@ -152,14 +150,15 @@ class Score(verbs.Verb):
       **scorer.scoring,
     )
 
+    most = scorer.encoding.max_tokens
+    what = f"longer than the {most} tokens that the model was trained with"
+
     def work_on(
       batch: Sequence[schema.Solution], tell: workers.Tell
     ) -> tuple[list[dict[str, Any]], dict[str, int]]:
       scores = scorer.score(batch, progress=lambda done: tell("", done))
       longer = scorer.longer_than_trained(batch)
-      return list(map(record_of, batch, scores)), dict(
-        longer_than_trained=longer
-      )
+      return list(map(record_of, batch, scores)), {what: longer}
 
     dtypes = dict(scorer=scorer.config.compute_dtype)
     yield workers.here(depends_on, work_on, dtypes)
