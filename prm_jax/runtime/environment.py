@@ -51,6 +51,7 @@ EXTRAS = {
   "verify": ("math_verify", "grading by Math-Verify"),
   "parquet": ("pyarrow", "Parquet files as data"),
   "logic": ("z3", "label verify --verifier=logic"),
+  "ray": ("ray", "--engine=ray"),
   "test": ("hypothesis", "the tests"),
   "serve": ("starlette", "prm-jax serve"),
   "plot": ("matplotlib", "--plot of evaluations and searches"),

@@ -361,7 +361,7 @@ def test_a_question_is_found_in_a_rendered_chat():
 def test_no_adapter_imports_jax_or_the_other_library():
   folder = pathlib.Path(scoring.__file__).parent
   names = sorted(path.stem for path in folder.glob("[a-z]*.py"))
-  assert len(names) == 15
+  assert len(names) == 16
   modules = ", ".join(f"prm_jax.integrations.{name}" for name in names)
   others = {"jax", "torch", *names}
   code = f"import sys, {modules}; print({{*sys.modules}} & {others})"
