@@ -25,7 +25,6 @@ from typing import Any, TYPE_CHECKING
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.jobs import job_inputs
-from prm_jax.jobs import journal
 from prm_jax.jobs import workers as workers_lib
 from prm_jax.records import jsonl
 
@@ -43,8 +42,7 @@ class Worker:
 
   def __init__(self, verb: workers_lib.Works):
     self._stack = contextlib.ExitStack()
-    worker = self._stack.enter_context(verb.working())
-    self._work = worker.work(lambda words, done=0: None)
+    self._worker = self._stack.enter_context(verb.working())
 
   def __call__(self, batch: pyarrow.Table) -> pyarrow.Table:
     """Returns what comes of a batch.
@@ -57,8 +55,7 @@ class Worker:
       InputError: A record is neither a solution nor a problem.
     """
     given = [_start(row) for row in batch.to_pylist()]
-    (done,) = self._work(iter([given]))
-    assert isinstance(done, journal.Finished)
+    done = self._worker.do(given)
     return _table(
       [
         jsonl.record_from_solution(x)

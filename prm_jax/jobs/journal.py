@@ -222,6 +222,20 @@ def claim_of(
   return claim if same else None
 
 
+def ids_of(output: files.PathLike) -> frozenset[str]:
+  """Returns the ids of what the journal of an output holds; it isn't locked.
+
+  Args:
+    output: See opened; without a journal there are none.
+  """
+  path = path_of(output)
+  if not path.is_file():
+    return frozenset()
+  with open(path, "rb") as f:
+    batches = [x for _, _, x, _ in _batches_of(path, f.fileno())]
+  return frozenset(id_ for x in batches if x for id_ in x["ids"])
+
+
 @contextlib.contextmanager
 def opened(
   output: files.PathLike,

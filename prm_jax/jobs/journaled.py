@@ -98,7 +98,7 @@ class MappedJob(EngineJob):
       yield "`output=-`: give a file, beside which a journal can be kept"
 
   def check(self, read: Sequence[files.PathLike]) -> None:
-    """Refuses an output, or the journal beside it, that harms an input.
+    """Refuses an output or a journal that would replace an input.
 
     Args:
       read: The inputs.
@@ -160,7 +160,7 @@ def run(
   Raises:
     InputError: Some solutions failed. The others are written.
   """
-  depends_on = dict(depends_on) | dict(worker.depends_on)
+  depends_on = dict(depends_on) | dict(worker.depends_on())
   with journal.opened(output, solutions, depends_on, fresh=job.fresh) as log:
     if log.ids:
       _logger.info(f"{log.path}: resumes after {len(log.ids):,} {unit}s")
@@ -261,7 +261,7 @@ def _set_aside(
   count: str,
   unit: str,
 ) -> None:
-  """Writes what failed beside the output, and says so; or takes it away."""
+  """Writes a file of what failed, and raises; deletes it if nothing failed."""
   output = pathlib.Path(output)
   path = output.with_name(f"{output.name}.set_aside.jsonl")
   if not failed:

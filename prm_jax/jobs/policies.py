@@ -251,8 +251,20 @@ class Policy(verbs.Value):
     """
     loaded = self.load()
     found = self.sampling_of(loaded, sampling)
+    return loaded, found, self.depends_on(loaded, found, seed)
+
+  def depends_on(
+    self, loaded: sampler.Sampler, sampling: sampler.Sampling, seed: int
+  ) -> dict[str, Any]:
+    """Returns what a folder's samples depend on; reads all weights.
+
+    Args:
+      loaded: The folder's policy.
+      sampling: How it is sampled.
+      seed: The seed of the samples.
+    """
     known = depends_on("policy", self.source, self.dtype, loaded)
-    return loaded, found, known | found.record() | dict(seed=seed)
+    return known | sampling.record() | dict(seed=seed)
 
 
 # Whether a model's vocabulary can write a text.

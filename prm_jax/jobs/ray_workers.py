@@ -113,11 +113,10 @@ class _Process:
       os.chdir(folder)
     self._stack = contextlib.ExitStack()
     with _heard() as said:
-      worker = self._stack.enter_context(pickle.loads(verb).working())
-    self._work = worker.work(lambda words, done=0: None)
+      self._worker = self._stack.enter_context(pickle.loads(verb).working())
     return dict(
-      depends_on=dict(worker.depends_on),
-      compute_dtype=dict(worker.compute_dtype),
+      depends_on=dict(self._worker.depends_on()),
+      compute_dtype=dict(self._worker.compute_dtype),
       host=host,
       said=said,
     )
@@ -126,14 +125,13 @@ class _Process:
     self, batch: list[schema.Solution]
   ) -> tuple[list[Any], dict[str, int]]:
     """Returns what came of a batch, and what it took."""
-    (done,) = self._work(iter([batch]))
-    assert isinstance(done, journal.Finished)
+    done = self._worker.do(batch)
     return list(done.results), dict(done.work)
 
 
 @contextlib.contextmanager
 def _heard() -> Iterator[list[str]]:
-  """Yields what is logged inside, which nobody reads in a worker."""
+  """Yields the lines that are logged inside: a worker has no other reader."""
   said: list[str] = []
   handler = logging.Handler()
   handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
@@ -173,7 +171,9 @@ def opened(
     for line in first["said"]:
       progress.log(line)
     yield workers.Worker(
-      first["depends_on"], lambda tell: pool.work, first["compute_dtype"]
+      lambda: first["depends_on"],
+      lambda tell: pool.work,
+      first["compute_dtype"],
     )
 
 
@@ -390,7 +390,7 @@ class _Pool:
     try:
       ref = member.actor.work.remote(task.batch)
     except _no_room() as e:
-      raise _full(e) from None
+      raise _full() from e
     member.tasks[ref] = task
 
   def _look(self) -> list[_Done]:
@@ -445,7 +445,7 @@ class _Pool:
     try:
       results, work = _ray().get(ref)
     except _no_room() as e:
-      raise _full(e) from None
+      raise _full() from e
     except _deaths() as e:
       return self._died(member, member.ended or _why(e))
     except _ray().exceptions.RayTaskError as e:
@@ -558,8 +558,7 @@ def _no_room() -> tuple[type[Exception], ...]:
   return found.ObjectStoreFullError, found.OutOfDiskError
 
 
-def _full(error: Exception) -> errors.InputError:
-  del error
+def _full() -> errors.InputError:
   return errors.InputError(
     "the object store of the cluster is full, and its disk too; give a smaller"
     " `batch`, or a cluster with more object_store_memory; what was done is kept"

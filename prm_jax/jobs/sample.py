@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_FIRST = progress.COMPILING
 # In a start's extra its number in the input, by which random numbers are drawn.
 _NUMBER = "sample_number"
 # What begins the counts of grades.
@@ -107,12 +106,10 @@ class Sample(pool.Graded, verbs.Verb):
     with (
       self.working() as worker,
       progress.showing(
-        "sample", len(starts), "problem", first=_FIRST
+        "sample", len(starts), "problem", first=progress.COMPILING
       ) as update,
     ):
-      work = worker.work(lambda words, done=0: update(done, words))
-      (done,) = work(iter([starts]))
-    assert isinstance(done, journal.Finished)
+      done = worker.do(starts, lambda words, num=0: update(num, words))
     return list(done.results)
 
   def run(self, job: SampleJob) -> None:
@@ -142,7 +139,7 @@ class Sample(pool.Graded, verbs.Verb):
         worker,
         doing="sample",
         unit="problem",
-        first="in the first batch" if is_server else _FIRST,
+        first="in the first batch" if is_server else progress.COMPILING,
         are_new=True,
         form=_OF_STARTS,
       )
@@ -195,18 +192,24 @@ class Sample(pool.Graded, verbs.Verb):
   @contextlib.contextmanager
   def _opened(
     self, replies: pathlib.Path | None, counts: Counter[str]
-  ) -> Iterator[tuple[_Complete, Mapping[str, Any], str | None]]:
+  ) -> Iterator[tuple[_Complete, Callable[[], Mapping[str, Any]], str | None]]:
     """Yields what writes, what that depends on, and the type it computes in."""
     from prm_jax.jobs import opened_policies
 
     self._policy.check()
     if not self._policy.is_server:
-      loaded, sampling, known = self._policy.loaded(self.sampling, self.seed)
-      dtype = loaded.config.compute_dtype
-      yield self._drawing(loaded, sampling), known, dtype
+      loaded = self._policy.load()
+      sampling = self._policy.sampling_of(loaded, self.sampling)
+      how = loaded, sampling, self.seed
+      yield (
+        self._drawing(loaded, sampling),
+        lambda: self._policy.depends_on(*how),
+        loaded.config.compute_dtype,
+      )
       return
-    how = self._policy, self.sampling, self.seed, replies, counts
-    with opened_policies.opened(*how) as writer:
+    with opened_policies.opened(
+      self._policy, self.sampling, self.seed, replies, counts
+    ) as writer:
 
       def complete(batch, tell):
         def told(done: int, tokens: int = 0) -> None:
@@ -220,7 +223,7 @@ class Sample(pool.Graded, verbs.Verb):
           for start, row in zip(starts, rows, strict=True)
         ]
 
-      yield complete, writer.depends_on, None
+      yield complete, lambda: writer.depends_on, None
 
   def _drawing(
     self, policy: sampler.Sampler, sampling: sampler.Sampling

@@ -143,12 +143,14 @@ class Score(verbs.Verb):
 
     scorer = self.scorer
     folder = pathlib.Path(self._model.folder)
-    depends_on = dict(
-      model=model_json.fingerprint(folder, scorer.params),
-      compute_dtype=scorer.config.compute_dtype,
-      layout=self.layout,
-      **scorer.scoring,
-    )
+
+    def depends_on() -> dict[str, Any]:
+      return dict(
+        model=model_json.fingerprint(folder, scorer.params),
+        compute_dtype=scorer.config.compute_dtype,
+        layout=self.layout,
+        **scorer.scoring,
+      )
 
     most = scorer.encoding.max_tokens
     what = f"longer than the {most} tokens that the model was trained with"

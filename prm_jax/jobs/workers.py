@@ -34,21 +34,37 @@ class Worker:
   """What does the batches of a job.
 
   Args:
-    depends_on: What its results depend on, as plain data.
+    depends_on: Returns what its results depend on, as plain data. It may read
+      all weights, so it is asked for a journal alone.
     work: Returns what does batches, and tells what it is at.
     compute_dtype: The type that each model computes in, None if that isn't
       known.
   """
 
-  depends_on: Mapping[str, Any]
+  depends_on: Callable[[], Mapping[str, Any]]
   work: Callable[[Tell], journal.Work]
   compute_dtype: Mapping[str, str | None] = dataclasses.field(
     default_factory=dict
   )
 
+  def do(
+    self,
+    batch: Sequence[schema.Solution],
+    tell: Tell = lambda words, done=0: None,
+  ) -> journal.Finished:
+    """Returns a batch that is done, of a worker in this process.
+
+    Args:
+      batch: The batch.
+      tell: Shows what was done so far.
+    """
+    (done,) = self.work(tell)(iter([list(batch)]))
+    assert isinstance(done, journal.Finished)
+    return done
+
 
 def here(
-  depends_on: Mapping[str, Any],
+  depends_on: Callable[[], Mapping[str, Any]],
   work_on: Batch,
   compute_dtype: Mapping[str, str | None] | None = None,
 ) -> Worker:

@@ -251,7 +251,7 @@ class PolicyLabeller(verbs.Verb):
         return self._batch(batch, tell, label, counts)
 
       dtypes = dict(policy=writer.compute_dtype)
-      yield workers.here(writer.depends_on, work_on, dtypes)
+      yield workers.here(lambda: writer.depends_on, work_on, dtypes)
 
   def _why_not(self, solution: schema.Solution) -> str | None:
     """Returns why a solution can't be labelled; None if it can."""
@@ -264,7 +264,7 @@ class PolicyLabeller(verbs.Verb):
   def _tell_plan(self, job: PolicyJob, task: Task) -> None:
     """Says what is left to do, and does none of it."""
     lengths = label_plan.lengths_of(self._policy)
-    kept = frozenset[str]() if job.fresh else label_plan.journaled(job.output)
+    kept = frozenset[str]() if job.fresh else journal.ids_of(job.output)
     left = [
       s for s in task.solutions if s.id not in kept and s.id not in task.unable
     ]

@@ -14,7 +14,6 @@ import logging
 import math
 
 from prm_jax import schema
-from prm_jax.jobs import journal
 from prm_jax.jobs import policies
 from prm_jax.jobs import report
 from prm_jax.labelling import cpmi as cpmi_lib
@@ -22,9 +21,7 @@ from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import monte_carlo as monte_carlo_lib
 from prm_jax.labelling import omega_tree
 from prm_jax.labelling import prefix_rollouts
-from prm_jax.runtime import checked_lines
 from prm_jax.runtime import files
-from prm_jax.runtime import inputs
 from prm_jax.runtime import verbs
 
 _logger = logging.getLogger(__name__)
@@ -315,21 +312,6 @@ def _at_server(policy: policies.Policy) -> Lengths:
 
 
 # --- What is said -------------------------------------------------------------
-
-
-def journaled(output: files.PathLike) -> frozenset[str]:
-  """Returns the ids of the solutions that the journal of an output holds.
-
-  Args:
-    output: The output; without a journal there are none.
-  """
-  path = journal.path_of(output)
-  if not path.is_file():
-    return frozenset()
-  with open(path, "rb") as f:
-    lines = [*checked_lines.scan(inputs.lines(f, path))]
-  records = [x.record for x in lines if not x.is_torn and x.record is not None]
-  return frozenset(id_ for x in records for id_ in x.get("ids", ()))
 
 
 def tell(

@@ -157,7 +157,7 @@ class LabelVerify(verbs.Verb):
           tell(f"{len(done)} of a batch")
         return done, {}
 
-      yield workers.here(opened.identity, work_on)
+      yield workers.here(lambda: opened.identity, work_on)
 
   @contextlib.contextmanager
   def _opened(self) -> Iterator[_Opened]:

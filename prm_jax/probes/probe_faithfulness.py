@@ -188,7 +188,7 @@ class ProbeFaithfulness(step_scores_lib.Source, _OfPolicy):
         dict(kind="faithfulness", shard=str(job.part))
         | dataclasses.asdict(self._options)
         | (dict(scored_by=self.origin) if self._has_scores else {}),
-        workers.here(opened.depends_on, work_on),
+        workers.here(lambda: opened.depends_on, work_on),
         doing="probe",
         first="starting" if policy.is_server else progress.COMPILING,
         so_far=lambda work: "",

@@ -266,7 +266,7 @@ class Searching(pool.Graded, verbs.Verb):
             f.write(json.dumps(timing) + "\n")
         return results, solutions.counts(results)
 
-      yield workers.here(found.depends_on, work_on, found.compute_dtype)
+      yield workers.here(lambda: found.depends_on, work_on, found.compute_dtype)
 
   def _searched(
     self, batch: Sequence[schema.Solution], found: Models

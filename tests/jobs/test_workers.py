@@ -15,6 +15,7 @@ import random_models
 import prm_jax
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.checkpoints import model_json
 from prm_jax.jobs import journal
 from prm_jax.jobs import journaled
 from prm_jax.jobs import ray_workers
@@ -95,7 +96,7 @@ def _failing(ids):
       if done := [s for s in batch if s.id not in ids]:
         yield journal.Finished(done, done, dict(done=len(done)))
 
-  return workers.Worker(dict(model="m"), lambda tell: work)
+  return workers.Worker(lambda: dict(model="m"), lambda tell: work)
 
 
 def _run(output, ids):
@@ -393,7 +394,7 @@ class _Says:
   @contextlib.contextmanager
   def working(self):
     progress.log("all samples are equal")
-    yield workers.here({}, lambda batch, tell: (batch, {}))
+    yield workers.here(dict, lambda batch, tell: (batch, {}))
 
 
 def test_what_a_worker_says_when_it_opens_comes_to_the_driver(monkeypatch):
@@ -442,7 +443,7 @@ def test_what_sigterm_keeps_is_counted_in_the_unit_of_the_job(tmp_path, caplog):
   with pytest.raises(preemption.PreemptedError):
     journaled.run(
       *(journaled.Job(batch=3), tmp_path / "out.jsonl", SOLUTIONS, {}),
-      workers.Worker({}, lambda tell: work),
+      workers.Worker(dict, lambda tell: work),
       doing="work",
       unit="problem",
       first="first",
@@ -479,3 +480,26 @@ def test_samples_in_batches_are_those_at_once(models, tmp_path):
   at_once = verb(problems)
   assert [s.steps for s in found] == [s.steps for s in at_once]
   assert len({s.steps for s in found}) > 5  # no two alike by their place
+
+
+def test_weights_are_read_for_a_fingerprint_only_where_a_journal_needs_it(
+  models, tmp_path, monkeypatch
+):
+  def refused(folder, params):
+    raise AssertionError("all weights were read")
+
+  monkeypatch.setattr(model_json, "fingerprint", refused)
+  solutions, problems = (
+    tmp_path / "solutions.jsonl",
+    tmp_path / "problems.jsonl",
+  )
+  jsonl.write_solutions(solutions, SOLUTIONS)
+  jsonl.write_problems(problems, [schema.Problem("0", "what", None)])
+  score = prm_jax.Score(str(models / "prm"))
+  score.run(prm_jax.Score.job(solutions, output=tmp_path / "scores.jsonl"))
+  sampling = prm_jax.Sampling(max_tokens=8, temperature=1.0)
+  sample = prm_jax.Sample(str(models / "policy"), n=1, sampling=sampling)
+  sample.run(prm_jax.Sample.job(problems, output=tmp_path / "samples.jsonl"))
+  for verb in (score, sample):
+    with verb.working() as worker, pytest.raises(AssertionError):
+      worker.depends_on()
