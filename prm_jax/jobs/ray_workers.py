@@ -356,15 +356,16 @@ class _Pool:
     while True:
       # What is done is kept before anything else can go wrong.
       yield from done
-      is_all = False
-      while not is_all and (member := self._free()):
+      while member := self._free():
         task = self._next(batches)
         if task is None:
-          is_all = True
-        else:
-          self._give(member, task)
-      if is_all and not any(x.tasks for x in self._members):
-        return
+          break
+        self._give(member, task)
+      if not any(x.tasks for x in self._members):
+        task = self._next(batches)
+        if task is None:
+          return
+        self._again.appendleft(task)  # for a worker that isn't ready yet
       preemption.check()
       done = self._look()
 

@@ -279,6 +279,21 @@ def test_what_raised_isnt_blamed_for_a_death_after_it(on_ray):
   assert calls.count(["0"]) == 1
 
 
+def test_what_is_done_waits_for_no_worker_in_a_dead_ones_place(monkeypatch):
+  def dies(batch):
+    raise SystemExit
+
+  fake = _FakeRay(dies)
+  monkeypatch.setattr(ray_workers, "_ray", lambda: fake)
+  engine = workers.Engine("ray", workers=1, worker_deaths=1)
+  with ray_workers._Pool(engine, prm_jax.LabelVerify("arithmetic")) as pool:
+    pool.opened()
+    done = pool.work(iter([_of(0)]))
+    assert isinstance(next(done), journal.Failed)
+    fake.wait = lambda *_, **__: pytest.fail("waited")
+    assert list(done) == []
+
+
 def test_what_no_worker_can_begin_without_is_said(monkeypatch):
   monkeypatch.setattr(ray_workers, "_ray", lambda: _FakeRay(None))
   engine = workers.Engine(
