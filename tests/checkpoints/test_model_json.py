@@ -93,15 +93,16 @@ def _decides(description):
 
 
 def _flips(content):
-  """Yields the content with each digit changed, and a bit of each byte."""
+  """Yields the content with each digit changed, and a bit of others' bytes."""
   for place, byte in enumerate(content):
-    digits = b"0123456789" if chr(byte).isdigit() else b""
-    for other in {*digits, byte ^ 1 << place % 7} - {byte}:
+    digits = b"019" if chr(byte).isdigit() else b""
+    bits = [byte ^ 1 << place % 7] if digits or place % 3 == 0 else []
+    for other in {*digits, *bits} - {byte}:
       yield content[:place] + bytes([other]) + content[place + 1 :]
 
 
 def test_no_change_of_a_character_gives_other_scores(copy):
-  """Every digit to every other, and bits: refused, or of no consequence."""
+  """Every digit to others, and bits: refused, or of no consequence."""
   saved_record = integrity.read_meta(copy / "checkpoints" / "0")["description"]
   path = copy / "model.json"
   content = path.read_bytes()
@@ -116,7 +117,7 @@ def test_no_change_of_a_character_gives_other_scores(copy):
     else:
       used += 1
       assert found == expected, changed
-  assert refused > 1_500 > 10 * used
+  assert refused > 700 > 10 * used, (refused, used)
 
 
 def test_a_changed_model_json_is_refused_with_what_differs(copy):

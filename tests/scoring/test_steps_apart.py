@@ -194,7 +194,7 @@ def _run(**fields):
   return c
 
 
-def test_a_checkpoint_says_that_it_reads_steps_apart(tmp_path):
+def test_a_checkpoint_says_that_it_reads_steps_apart(tmp_path, one_device):
   config = train_run_config.from_config(_run())
   solutions = [_solution(*STEPS, id_="a"), _solution(*STEPS[1:], id_="b")]
   model, params = train_run.train(config, solutions, BYTES, tmp_path / "prm")
