@@ -1,7 +1,8 @@
 """Servers of one model: each request goes to the one with the least to do.
 
 A server that fails rests, for a pause that doubles each time, and is then asked
-with one request first. What it failed is asked of another one meanwhile.
+with one request first. What it failed is asked of another one meanwhile; what
+all have failed waits itself, too, for such a pause.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class _Server:
     in_flight: The requests that it was sent and hasn't answered.
     failures: How often in a row it has failed; the requests that it had at the
       time of a failure don't count again.
-    rests_until: When it is asked again after a failure.
+    rests_until: When it is asked again after a failure, whatever it answers
+      before then.
     is_probed: Whether the first request after its rest is under way.
     error: What went wrong the last time; "" if it answered since.
     answered: The requests that it answered.
@@ -55,9 +57,9 @@ class _Server:
 
   def takes(self, now: float) -> bool:
     """Returns whether it may be sent a request now."""
-    if self.in_flight >= self.endpoint.concurrency:
+    if self.in_flight >= self.endpoint.concurrency or now < self.rests_until:
       return False
-    return not self.failures or (now >= self.rests_until and not self.is_probed)
+    return not (self.failures and self.is_probed)
 
 
 class Servers:
@@ -179,6 +181,10 @@ class Servers:
     tried: list[tuple[_Server, str, str]] = []
     most = self._endpoint.tries * len(self._servers)
     while len(tried) < most:
+      rounds, others = divmod(len(tried), len(self._servers))
+      if rounds and not others and not self._are_down():
+        # It waits itself, too: full servers may answer requests after it.
+        self._sleep(tried[-1][0].connection.pause_s(rounds))
       taken = self._taken(tried[-1][0] if tried else None)
       if taken is None:
         break
@@ -225,12 +231,10 @@ class Servers:
           is_probe = server.failures > 0
           server.is_probed |= is_probe
           return server, is_probe
-        if self._are_down(now):
+        if self._are_down():
           return None
         rests = [
-          x.rests_until - now
-          for x in self._servers
-          if x.failures and x.rests_until > now
+          x.rests_until - now for x in self._servers if x.rests_until > now
         ]
         wait_s = min(rests, default=None)
         if any(self._is_busy(x, now) for x in self._servers):
@@ -242,14 +246,14 @@ class Servers:
 
   def _is_busy(self, server: _Server, now: float) -> bool:
     """Returns whether it takes a request as soon as another one ends."""
-    rests = server.failures and server.rests_until > now
-    return server.in_flight > 0 and not rests
+    return server.in_flight > 0 and server.rests_until <= now
 
-  def _are_down(self, now: float) -> bool:
+  def _are_down(self) -> bool:
     """Returns whether no server is worth waiting for."""
+    now = self._clock()
     return all(
       x.failures >= self._endpoint.tries
-      or (x.failures and x.rests_until - now > self._endpoint.max_wait_s)
+      or x.rests_until - now > self._endpoint.max_wait_s
       for x in self._servers
     )
 

@@ -300,7 +300,7 @@ def test_a_failure_at_all_servers_names_each_and_what_it_said(serve, dead):
   assert f"{full.url}/" not in line
   assert f"{full.url}: 4 tries, at last status 503, no" in line
   assert f"{dead}: 4 tries, at last [Errno" in line and "refused" in line
-  assert len(full.seen) == 4 and clock.pauses == [1.0, 2.0, 4.0]
+  assert len(full.seen) == 4 and clock.now_s >= 1 + 2 + 4
 
 
 def test_many_requests_end_together_if_all_servers_are_down(serve):
@@ -372,6 +372,52 @@ def test_of_two_pauses_that_a_server_asks_for_the_longer_one_holds(serve):
   client = _client([stub, serve(good)], clock=clock, concurrency=2)
   stub_server.generate(client, n=8)
   assert len(stub.seen) == 2 and clock.now_s >= 24
+
+
+def test_a_request_waits_longer_each_time_though_others_are_answered(serve):
+  """As at full servers, where others take each place that is free."""
+  clock, tried, others, lock = Clock(), [], [], threading.Lock()
+
+  def behave(handler, body, times):
+    with lock:
+      is_first = not tried or body in tried
+      (tried if is_first else others).append(body)
+      number = len(others)
+    if is_first:
+      return handler.say(b"full", 429)
+    while len(tried) < number and not handler.server.closing.wait(0.002):
+      pass
+    return stub_server.reply(body)
+
+  client = _client([serve(behave), serve(behave)], clock=clock, concurrency=8)
+  with pytest.raises(errors.InputError, match="no usable reply of 2 servers"):
+    stub_server.generate(client, n=3)
+  assert len(tried) == 8 and len(others) == 8 and clock.now_s >= 1 + 2 + 4
+
+
+def test_an_answer_to_an_older_request_ends_no_rest(serve):
+  clock, done = Clock(), []
+  together = threading.Barrier(2, timeout=60)
+
+  def until(handler, is_so):
+    while not is_so() and not handler.server.closing.wait(0.005):
+      pass
+
+  def busy(handler, body, times):
+    if together.wait():
+      return handler.say(b"no", 429, Retry_After="50")
+    until(handler, lambda: client.counts["failed_status_429"])
+    return stub_server.reply(body)
+
+  def good(handler, body, times):
+    until(handler, lambda: any(done))  # by the older request
+    clock.now_s += 1
+    return stub_server.reply(body)
+
+  stub = serve(busy)
+  client = _client([stub, serve(good)], clock=clock, concurrency=2)
+  stub_server.generate(client, n=8, progress=done.append)
+  assert len(stub.seen) == 2 and clock.now_s < 50
 
 
 # --- Before the first request -------------------------------------------------
