@@ -349,6 +349,7 @@ def test_a_server_that_asks_for_a_day_is_left_alone(serve, clean):
   client = _client([quota, serve()], clock=clock)
   assert stub_server.generate(client, n=5) == clean
   assert len(quota.seen) <= 4 and not clock.pauses
+  assert client.counts["failed_status_429"] == len(quota.seen)
   with pytest.raises(errors.InputError, match="a pause of 86,400 s"):
     stub_server.generate(_client([quota, quota.url + "/x"], clock=clock))
   assert not clock.pauses
