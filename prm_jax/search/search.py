@@ -360,7 +360,9 @@ class Searching(pool.Graded, verbs.Verb):
       return {tree_lib.POLICY: policy}
     if rule.draft is None:
       raise errors.InputError("`draft`: give the policy that writes drafts")
-    server = dataclasses.replace(policy.server, model=rule.draft_model)
+    server = dataclasses.replace(
+      policy.server, model=rule.draft_model, replica=()
+    )
     source = os.fspath(rule.draft)
     draft = dataclasses.replace(policy, source=source, server=server)
     return {rules.DRAFT: draft, rules.TARGET: policy}
