@@ -203,9 +203,15 @@ class Policy(verbs.Value):
   def asked(self, sampling: sampling_lib.Sampling) -> dict[str, Any]:
     """Returns what is known of `depends_on` before a folder is loaded.
 
+    Of a server that is all but the seed.
+
     Args:
       sampling: How it is sampled.
     """
+    if self.is_server:
+      from prm_jax.jobs import opened_policies
+
+      return opened_policies.asked(self, sampling)
     known = dtype_asked(self.source, self.dtype)
     return known | sampling.asked() if known else {}
 

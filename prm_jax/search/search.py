@@ -354,7 +354,17 @@ class Searching(pool.Graded, verbs.Verb):
     return self.aggregate or rule.aggregate
 
   def _policies(self) -> dict[str, policies_lib.Policy]:
-    """Returns the policies that the rule names."""
+    """Returns the policies that the rule names; refuses wrong options."""
+    from prm_jax.scoring import score_sources
+
+    score_sources.check(self._scorer)
+    loads_scorer = score_sources.is_checkpoint(self._scorer)
+    policies = self._named_policies()
+    for policy in policies.values():
+      policy.check(loads_scorer=loads_scorer)
+    return policies
+
+  def _named_policies(self) -> dict[str, policies_lib.Policy]:
     rule, policy = self._rule, self._policy
     if not isinstance(rule, rules.Speculate):
       return {tree_lib.POLICY: policy}
@@ -377,7 +387,6 @@ class Searching(pool.Graded, verbs.Verb):
       right: The right answer to each problem's text.
       job: The files.
     """
-    from prm_jax.scoring import score_sources
     from prm_jax.search import writers
 
     rule, work = self._rule, Counter[str]()
@@ -385,12 +394,9 @@ class Searching(pool.Graded, verbs.Verb):
       *(self.sampling, self.seed, self.max_step_tokens),
       rule.chunk_tokens if isinstance(rule, rules.ChunkGuidance) else None,
     )
-    score_sources.check(self._scorer)
-    loads_scorer = score_sources.is_checkpoint(self._scorer)
     policies, known = {}, {}
     with contextlib.ExitStack() as stack:
       for name, policy in self._policies().items():
-        policy.check(loads_scorer=loads_scorer)
         replies = None if job is None else job.replies(name)
         opened = writers.opened(policy, how, replies, work)
         policies[name], known[name] = stack.enter_context(opened)

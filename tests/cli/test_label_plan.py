@@ -388,6 +388,26 @@ def test_a_plan_refuses_what_the_job_does(plan, label, use, tmp_path, policy):
   assert both[0] == both[1]
 
 
+def test_a_plan_refuses_the_journal_of_another_server_run(plan, label):
+  """All that a server's completions depend on is known without it."""
+  with stub_server.running() as stub:
+    how = ("monte_carlo", f"--policy={stub.url}", "--limit=2")
+    label(*how, "--model=m", "--stop=Q", "--top_k=5")
+  options = dict(model="m", stop="Q", top_k="5")
+  for changes in (
+    *(dict(model="x"), dict(stop="A"), dict(stop=None), dict(top_k=None)),
+    *(dict(prompt="Q: {problem}"), dict(temperature="0.5")),
+    dict(request_option="n_probs=1"),
+  ):
+    given = {k: x for k, x in (options | changes).items() if x is not None}
+    words = [f"--{name}={x}" for name, x in given.items()]
+    both = plan(*how, *words, code=1), label(*how, *words, code=1)
+    assert both[0] == both[1] and "holds another run's results" in both[0]
+  words = [f"--{name}={x}" for name, x in options.items()]
+  done = plan(*how, *words, "--replica=http://h/v1")
+  assert done["in the journal already"] == 2 and done["completions"] == 0
+
+
 @pytest.mark.parametrize("kind", ["monte_carlo", "omega_prm", "judge", "cpmi"])
 def test_a_plan_is_a_result_that_is_printed(kind):
   words = ["label", kind, "--policy=x", "--input=x", "--output=x"]
