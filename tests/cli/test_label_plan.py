@@ -369,6 +369,14 @@ def test_a_plan_refuses_what_the_job_does(plan, label, use, tmp_path, policy):
   error = plan("omega_prm", *chat, code=1)
   assert "has steps" in error and "give --continues" in error
   assert "take --chat out" in plan("cpmi", *chat, code=1)
+  for option, words in (
+    ("--step=9", "no checkpoint of step 9"),
+    ("--step=best", "no fit.best_metric"),
+    ("--dtype=float8", "expected one of float32"),
+  ):
+    assert words in plan("monte_carlo", option, code=1)
+  key = ("--policy=https://h/v1", "--model=m", "--key_variable=NO_SUCH_KEY")
+  assert "NO_SUCH_KEY isn't set" in plan("judge", *key, code=1)
   (tmp_path / "empty").mkdir()
   error = plan("monte_carlo", f"--policy={tmp_path / 'empty'}", code=1)
   assert f"{tmp_path / 'empty'}: not a checkpoint folder" in error
