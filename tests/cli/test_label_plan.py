@@ -369,6 +369,8 @@ def test_a_plan_refuses_what_the_job_does(plan, label, use, tmp_path, policy):
   error = plan("omega_prm", *chat, code=1)
   assert "has steps" in error and "give --continues" in error
   assert "take --chat out" in plan("cpmi", *chat, code=1)
+  server = (*chat[:2], "--segments=4")
+  refused("omega_prm", *server, words="--segments=4: a server")
   for option, words in (
     ("--step=9", "no checkpoint of step 9"),
     ("--step=best", "no fit.best_metric"),
