@@ -461,6 +461,26 @@ def test_a_server_that_is_not_there_is_said_and_asked_later(
   ]
 
 
+def test_a_server_that_asks_for_a_day_at_the_start_is_left_alone(
+  serve, clean, caplog
+):
+  caplog.set_level(logging.INFO, "prm_jax")
+  quota, clock = serve(), Clock()
+  quota.models = lambda handler: handler.say(b"no", 429, Retry_After="86400")
+
+  def good(handler, body, times):
+    clock.now_s += 1_000
+    return stub_server.reply(body)
+
+  client = _client([quota, serve(good)], clock=clock, concurrency=1)
+  assert stub_server.generate(client, n=5) == clean
+  assert not quota.seen and not clock.pauses
+  assert caplog.records[0].getMessage() == (
+    f"{quota.url}: doesn't answer (status 429, it asks for a pause of 86,400"
+    " s); it is asked again later"
+  )
+
+
 # --- What is refused ----------------------------------------------------------
 
 
