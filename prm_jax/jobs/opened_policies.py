@@ -173,12 +173,17 @@ def asking(
 def asked(
   policy: policies.Policy, sampling: sampling_lib.Sampling
 ) -> dict[str, Any]:
-  """Returns what a server's completions depend on; None is what isn't given.
+  """Returns what is known of `depends_on` before a policy is opened.
+
+  Of a server that is all but the seed; None is what isn't given.
 
   Args:
-    policy: The policy, whose source is the server's address.
+    policy: The policy.
     sampling: How it is sampled.
   """
+  if not policy.is_server:
+    of_folder = policies.dtype_asked(policy.source, policy.dtype)
+    return of_folder | sampling.asked() if of_folder else {}
   known = _known(policy.server, *endpoint(policy.server, policy.source))
   unset = dict.fromkeys((*_FURTHER, "top_k", "min_p"))
   return unset | known | sampling.with_defaults({}).record()

@@ -325,10 +325,14 @@ class Searching(pool.Graded, verbs.Verb):
 
   def _asked(self) -> dict[str, Any]:
     """Returns what is known of the models before they are loaded."""
-    policies = self._policies()
+    from prm_jax.jobs import opened_policies
+
     aggregate = self._aggregate
     return dict(
-      policies={k: x.asked(self.sampling) for k, x in policies.items()},
+      policies={
+        name: opened_policies.asked(policy, self.sampling)
+        for name, policy in self._policies().items()
+      },
       scorer=policies_lib.dtype_asked(self._scorer, self._policy.dtype),
     ) | ({} if aggregate is None else dict(aggregate=aggregate))
 
