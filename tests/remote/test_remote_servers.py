@@ -244,6 +244,9 @@ def test_a_server_that_always_fails_costs_a_try_at_a_time(serve, clean):
   clock = Clock()
 
   def good(handler, body, times):
+    failed = client.counts["failed_status_500"]
+    while not failed and not handler.server.closing.wait(0.005):
+      failed = client.counts["failed_status_500"]
     clock.now_s += 1
     return stub_server.reply(body)
 
@@ -384,9 +387,12 @@ def test_a_request_waits_longer_each_time_though_others_are_answered(serve):
       is_first = not tried or body in tried
       (tried if is_first else others).append(body)
       number = len(others)
+    closing = handler.server.closing
     if is_first:
+      while len(others) < 8 and not closing.wait(0.002):
+        pass
       return handler.say(b"full", 429)
-    while len(tried) < number and not handler.server.closing.wait(0.002):
+    while len(tried) < number and not closing.wait(0.002):
       pass
     return stub_server.reply(body)
 
