@@ -958,8 +958,11 @@ class Connection:
     except PassingError as e:
       self._count(f"failed_{e.cause}")
       raise PassingError(e.cause, self._safe(str(e)), e.wait_s) from None
-    except (RefusalError, NoReplyError):
-      raise  # their words are masked
+    except NoReplyError as e:
+      self._count(f"failed_{e.cause}")
+      raise  # its words are masked
+    except RefusalError:
+      raise  # as these are
     except InputError as e:
       raise InputError(self._masked(str(e))) from None
 

@@ -165,11 +165,36 @@ def asking(
     policy: The policy, whose source is the server's address.
     replies: The journal of its replies; None has none.
   """
-  asked, template = endpoint(policy.server, policy.source)
-  known = dict(model=asked.model, chat=asked.chat, prompt=template.prompt)
-  known |= policy.server.given(_FURTHER)
-  with remote.Client(asked, template, replies) as client:
-    yield client, known
+  found, template = endpoint(policy.server, policy.source)
+  with remote.Client(found, template, replies) as client:
+    yield client, _known(policy.server, found, template)
+
+
+def asked(
+  policy: policies.Policy, sampling: sampling_lib.Sampling
+) -> dict[str, Any]:
+  """Returns what is known of `depends_on` before a policy is opened.
+
+  Of a server that is all but the seed; None is what isn't given.
+
+  Args:
+    policy: The policy.
+    sampling: How it is sampled.
+  """
+  if not policy.is_server:
+    of_folder = policies.dtype_asked(policy.source, policy.dtype)
+    return of_folder | sampling.asked() if of_folder else {}
+  known = _known(policy.server, *endpoint(policy.server, policy.source))
+  unset = dict.fromkeys((*_FURTHER, "top_k", "min_p"))
+  return unset | known | sampling.with_defaults({}).record()
+
+
+def _known(
+  server: policies.Server, found: remote.Endpoint, template: remote.Template
+) -> dict[str, Any]:
+  """Returns what a server's completions depend on besides the sampling."""
+  known = dict(model=found.model, chat=found.chat, prompt=template.prompt)
+  return known | server.given(_FURTHER)
 
 
 @contextlib.contextmanager

@@ -200,15 +200,6 @@ class Policy(verbs.Value):
     folder = files.local_path(self.source)
     return sampler_lib.load(folder, self.step, compute_dtype=self.dtype)
 
-  def asked(self, sampling: sampling_lib.Sampling) -> dict[str, Any]:
-    """Returns what is known of `depends_on` before a folder is loaded.
-
-    Args:
-      sampling: How it is sampled.
-    """
-    known = dtype_asked(self.source, self.dtype)
-    return known | sampling.asked() if known else {}
-
   def sampling_of(
     self, loaded: sampler.Sampler, sampling: sampling_lib.Sampling
   ) -> sampler.Sampling:

@@ -202,8 +202,11 @@ class PolicyLabeller(verbs.Verb):
     claim = dict(kind=self.kind, shard=str(job.part))
     claim |= self._options()
     if not job.fresh:
+      from prm_jax.jobs import opened_policies
+
       sampling, seed = self._drawing
-      known = self._policy.asked(sampling) | claim | dict(seed=seed)
+      known = opened_policies.asked(self._policy, sampling)
+      known |= claim | dict(seed=seed)
       journal.check(job.output, task.solutions, known)
     if job.plan:
       self._tell_plan(job, task)

@@ -262,18 +262,24 @@ def lengths_of(policy: policies.Policy) -> Lengths:
     policy: The policy.
 
   Raises:
-    InputError: The folder holds no policy, or an option of a server is wrong.
+    InputError: The folder holds no policy or lacks the step, there is no such
+      dtype, an option of a server is wrong, or its key isn't there.
   """
   return _at_server(policy) if policy.is_server else _of_folder(policy)
 
 
 def _of_folder(policy: policies.Policy) -> Lengths:
   from prm_jax.checkpoints import model_json
+  from prm_jax.checkpoints import saves
   from prm_jax.jobs import opened_policies
+  from prm_jax.models import model_config
   from prm_jax.policy import sampler
 
   folder = files.local_path(policy.source)
-  loaded = sampler.of_description(folder, model_json.read_description(folder))
+  description = model_json.read_description(folder)
+  model_config.computing_in(description.model, policy.dtype)
+  loaded = sampler.of_description(folder, description)
+  saves.chosen(folder, policy.step)
 
   @functools.cache
   def of_prompt(problem: str) -> float:
@@ -292,7 +298,8 @@ def _at_server(policy: policies.Policy) -> Lengths:
   from prm_jax.jobs import opened_policies
   from prm_jax.remote import texts
 
-  endpoint, template = opened_policies.endpoint(policy.server, policy.source)
+  with opened_policies.asking(policy, None) as (client, _):
+    endpoint, template = client.endpoint, client.template
 
   @functools.cache
   def of_prompt(problem: str) -> float:

@@ -109,6 +109,14 @@ class OmegaPRM(omega_tree.Options, _ByRollouts):
   of_options = omega_tree.Options
   writes_new = True
 
+  def _faults(self) -> Iterator[str]:
+    yield from super()._faults()
+    if self.segments and self._policy.is_server:
+      yield (
+        f"`segments={self.segments}`: a server doesn't count the tokens of"
+        " steps; take it out"
+      )
+
   def run(self, job: OmegaPRMJob) -> None:
     """Labels new solutions of the problems of a file.
 

@@ -1,7 +1,8 @@
 """Servers of one model: each request goes to the one with the least to do.
 
 A server that fails rests, for a pause that doubles each time, and is then asked
-with one request first. What it failed is asked of another one meanwhile.
+with one request first. What it failed is asked of another one meanwhile; what
+all have failed waits itself, too, for such a pause.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ _T = TypeVar("_T")
 _CHECK_S = 10.0
 # What a server without that route replies.
 _NO_ROUTE = (404, 405, 501)
+# How a try fails that another server may be asked for.
+_FAILURES = client_lib.PassingError, client_lib.NoReplyError
+_Failure = client_lib.PassingError | client_lib.NoReplyError
 
 
 @dataclasses.dataclass(eq=False)
@@ -38,7 +42,8 @@ class _Server:
     in_flight: The requests that it was sent and hasn't answered.
     failures: How often in a row it has failed; the requests that it had at the
       time of a failure don't count again.
-    rests_until: When it is asked again after a failure.
+    rests_until: When it is asked again after a failure, whatever it answers
+      before then.
     is_probed: Whether the first request after its rest is under way.
     error: What went wrong the last time; "" if it answered since.
     answered: The requests that it answered.
@@ -55,9 +60,9 @@ class _Server:
 
   def takes(self, now: float) -> bool:
     """Returns whether it may be sent a request now."""
-    if self.in_flight >= self.endpoint.concurrency:
+    if self.in_flight >= self.endpoint.concurrency or now < self.rests_until:
       return False
-    return not self.failures or (now >= self.rests_until and not self.is_probed)
+    return not (self.failures and self.is_probed)
 
 
 class Servers:
@@ -139,8 +144,8 @@ class Servers:
     self._is_checked = True
     side_threads.each(
       range(len(self._servers)),
-      lambda i: self._models(self._servers[i].endpoint),
-      lambda i, told: self._settle(self._servers[i], told),
+      lambda i: self._models(self._servers[i]),
+      lambda i, names: self._check_model(self._servers[i], names),
       len(self._servers),
       threading.Event(),
     )
@@ -179,6 +184,10 @@ class Servers:
     tried: list[tuple[_Server, str, str]] = []
     most = self._endpoint.tries * len(self._servers)
     while len(tried) < most:
+      rounds, others = divmod(len(tried), len(self._servers))
+      if rounds and not others and not self._are_down():
+        # It waits itself, too: full servers may answer requests after it.
+        self._sleep(tried[-1][0].connection.pause_s(rounds))
       taken = self._taken(tried[-1][0] if tried else None)
       if taken is None:
         break
@@ -187,14 +196,9 @@ class Servers:
         self._count("retries")
       try:
         reply = server.connection.ask_once(body, _reader(read, server), who)
-      except client_lib.PassingError as e:
-        self._rest(server, str(e), e.wait_s, is_probe)
-        tried.append((server, str(e), e.cause))
-      except client_lib.NoReplyError as e:
-        status = e.cause.replace("_", " ")
-        error = f"{status}, it asks for a pause of {e.wait_s:,.0f} s"
-        self._rest(server, error, e.wait_s, is_probe)
-        tried.append((server, error, e.cause))
+      except _FAILURES as e:
+        self._rest(server, e, is_probe)
+        tried.append((server, _words(e), e.cause))
       except BaseException:
         self._free(server, is_probe, answered=False)
         raise
@@ -225,12 +229,10 @@ class Servers:
           is_probe = server.failures > 0
           server.is_probed |= is_probe
           return server, is_probe
-        if self._are_down(now):
+        if self._are_down():
           return None
         rests = [
-          x.rests_until - now
-          for x in self._servers
-          if x.failures and x.rests_until > now
+          x.rests_until - now for x in self._servers if x.rests_until > now
         ]
         wait_s = min(rests, default=None)
         if any(self._is_busy(x, now) for x in self._servers):
@@ -242,28 +244,27 @@ class Servers:
 
   def _is_busy(self, server: _Server, now: float) -> bool:
     """Returns whether it takes a request as soon as another one ends."""
-    rests = server.failures and server.rests_until > now
-    return server.in_flight > 0 and not rests
+    return server.in_flight > 0 and server.rests_until <= now
 
-  def _are_down(self, now: float) -> bool:
+  def _are_down(self) -> bool:
     """Returns whether no server is worth waiting for."""
+    now = self._clock()
     return all(
       x.failures >= self._endpoint.tries
-      or (x.failures and x.rests_until - now > self._endpoint.max_wait_s)
+      or x.rests_until - now > self._endpoint.max_wait_s
       for x in self._servers
     )
 
-  def _rest(
-    self, server: _Server, error: str, wait_s: float, is_probe: bool
-  ) -> None:
+  def _rest(self, server: _Server, error: _Failure, is_probe: bool) -> None:
     """Notes that a try at a server failed."""
+    wait_s = error.wait_s
     with self._changed:
       if is_probe or not server.failures:
         server.failures += 1
         wait_s = max(wait_s, server.connection.pause_s(server.failures))
       until = self._clock() + wait_s
       server.rests_until = max(server.rests_until, until)
-      server.error = error
+      server.error = _words(error)
       server.is_probed &= not is_probe
       server.in_flight -= 1
       self._changed.notify_all()
@@ -302,40 +303,47 @@ class Servers:
 
   # --- Which models a server has ----------------------------------------------
 
-  def _models(self, endpoint: endpoint_lib.Endpoint) -> list[str] | str | None:
-    """Returns the names of a server's models, or why it gives no answer.
+  def _models(self, server: _Server) -> list[str] | None:
+    """Returns the names of a server's models; one that doesn't answer rests.
 
     None is a server that doesn't say.
     """
     settings = dataclasses.replace(
-      endpoint, read_s=min(endpoint.read_s, _CHECK_S), replica=()
+      server.endpoint,
+      read_s=min(server.endpoint.read_s, _CHECK_S),
+      replica=(),
     )
     connection = client_lib.Connection(
       settings, "models", method="GET", stop=self._stop
     )
     try:
       return connection.ask_once(None, _model_names, "the list of models")
-    except client_lib.PassingError as e:
-      return None if e.cause in ("bad_reply", "status_501") else str(e)
-    except client_lib.NoReplyError as e:
-      return e.cause
+    except _FAILURES as e:
+      if e.cause not in ("bad_reply", "status_501"):
+        server.in_flight += 1  # as no request is under way yet
+        self._rest(server, e, is_probe=False)
     except client_lib.RefusalError as e:
-      if e.status in _NO_ROUTE:
-        return None
-      raise
+      if e.status not in _NO_ROUTE:
+        raise
     finally:
       connection.close()
+    return None
 
-  def _settle(self, server: _Server, told: list[str] | str | None) -> None:
-    """Takes what a server said of its models; refuses others than ours."""
-    if isinstance(told, str):
-      server.in_flight += 1
-      self._rest(server, told, 0.0, is_probe=False)
-    elif told is not None and self._endpoint.model not in told:
+  def _check_model(self, server: _Server, names: list[str] | None) -> None:
+    """Refuses a server of other models than ours."""
+    if names is not None and self._endpoint.model not in names:
       raise errors.InputError(
-        f"{server.endpoint.url}: serves {', '.join(told)[:400] or 'no model'},"
+        f"{server.endpoint.url}: serves {', '.join(names)[:400] or 'no model'},"
         f" not {self._endpoint.model}; start it with `model`, or take it out"
       )
+
+
+def _words(error: _Failure) -> str:
+  """Returns what went wrong in a try; the run isn't over, as the error says."""
+  if isinstance(error, client_lib.PassingError):
+    return str(error)
+  status = error.cause.replace("_", " ")
+  return f"{status}, it asks for a pause of {error.wait_s:,.0f} s"
 
 
 def _reader(

@@ -402,7 +402,8 @@ class Speculate(Rule):
     threshold: The score, 0 to 1, from which a draft is accepted, in the
       authors' code 0.7.
     draft: The policy that writes drafts: a checkpoint folder, or with a
-      server's --policy the address of a server.
+      server's --policy the address of a server; --replica is for --policy
+      alone.
     draft_model: The name of the draft's model at its server.
 
   Example:

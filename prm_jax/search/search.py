@@ -325,10 +325,14 @@ class Searching(pool.Graded, verbs.Verb):
 
   def _asked(self) -> dict[str, Any]:
     """Returns what is known of the models before they are loaded."""
-    policies = self._policies()
+    from prm_jax.jobs import opened_policies
+
     aggregate = self._aggregate
     return dict(
-      policies={k: x.asked(self.sampling) for k, x in policies.items()},
+      policies={
+        name: opened_policies.asked(policy, self.sampling)
+        for name, policy in self._policies().items()
+      },
       scorer=policies_lib.dtype_asked(self._scorer, self._policy.dtype),
     ) | ({} if aggregate is None else dict(aggregate=aggregate))
 
@@ -354,13 +358,25 @@ class Searching(pool.Graded, verbs.Verb):
     return self.aggregate or rule.aggregate
 
   def _policies(self) -> dict[str, policies_lib.Policy]:
-    """Returns the policies that the rule names."""
+    """Returns the policies that the rule names; refuses wrong options."""
+    from prm_jax.scoring import score_sources
+
+    score_sources.check(self._scorer)
+    loads_scorer = score_sources.is_checkpoint(self._scorer)
+    policies = self._named_policies()
+    for policy in policies.values():
+      policy.check(loads_scorer=loads_scorer)
+    return policies
+
+  def _named_policies(self) -> dict[str, policies_lib.Policy]:
     rule, policy = self._rule, self._policy
     if not isinstance(rule, rules.Speculate):
       return {tree_lib.POLICY: policy}
     if rule.draft is None:
       raise errors.InputError("`draft`: give the policy that writes drafts")
-    server = dataclasses.replace(policy.server, model=rule.draft_model)
+    server = dataclasses.replace(
+      policy.server, model=rule.draft_model, replica=()
+    )
     source = os.fspath(rule.draft)
     draft = dataclasses.replace(policy, source=source, server=server)
     return {rules.DRAFT: draft, rules.TARGET: policy}
@@ -375,7 +391,6 @@ class Searching(pool.Graded, verbs.Verb):
       right: The right answer to each problem's text.
       job: The files.
     """
-    from prm_jax.scoring import score_sources
     from prm_jax.search import writers
 
     rule, work = self._rule, Counter[str]()
@@ -383,12 +398,9 @@ class Searching(pool.Graded, verbs.Verb):
       *(self.sampling, self.seed, self.max_step_tokens),
       rule.chunk_tokens if isinstance(rule, rules.ChunkGuidance) else None,
     )
-    score_sources.check(self._scorer)
-    loads_scorer = score_sources.is_checkpoint(self._scorer)
     policies, known = {}, {}
     with contextlib.ExitStack() as stack:
       for name, policy in self._policies().items():
-        policy.check(loads_scorer=loads_scorer)
         replies = None if job is None else job.replies(name)
         opened = writers.opened(policy, how, replies, work)
         policies[name], known[name] = stack.enter_context(opened)

@@ -369,6 +369,16 @@ def test_a_plan_refuses_what_the_job_does(plan, label, use, tmp_path, policy):
   error = plan("omega_prm", *chat, code=1)
   assert "has steps" in error and "give --continues" in error
   assert "take --chat out" in plan("cpmi", *chat, code=1)
+  server = (*chat[:2], "--segments=4")
+  refused("omega_prm", *server, words="--segments=4: a server")
+  for option, words in (
+    ("--step=9", "no checkpoint of step 9"),
+    ("--step=best", "no fit.best_metric"),
+    ("--dtype=float8", "expected one of float32"),
+  ):
+    assert words in plan("monte_carlo", option, code=1)
+  key = ("--policy=https://h/v1", "--model=m", "--key_variable=NO_SUCH_KEY")
+  assert "NO_SUCH_KEY isn't set" in plan("judge", *key, code=1)
   (tmp_path / "empty").mkdir()
   error = plan("monte_carlo", f"--policy={tmp_path / 'empty'}", code=1)
   assert f"{tmp_path / 'empty'}: not a checkpoint folder" in error
@@ -386,6 +396,26 @@ def test_a_plan_refuses_what_the_job_does(plan, label, use, tmp_path, policy):
   jsonl.write_solutions(tmp_path / "in.jsonl", without)
   both = refused("monte_carlo", "--fresh", words='no solution has a "reference')
   assert both[0] == both[1]
+
+
+def test_a_plan_refuses_the_journal_of_another_server_run(plan, label):
+  """All that a server's completions depend on is known without it."""
+  with stub_server.running() as stub:
+    how = ("monte_carlo", f"--policy={stub.url}", "--limit=2")
+    label(*how, "--model=m", "--stop=Q", "--top_k=5")
+  options = dict(model="m", stop="Q", top_k="5")
+  for changes in (
+    *(dict(model="x"), dict(stop="A"), dict(stop=None), dict(top_k=None)),
+    *(dict(prompt="Q: {problem}"), dict(temperature="0.5")),
+    dict(request_option="n_probs=1"),
+  ):
+    given = {k: x for k, x in (options | changes).items() if x is not None}
+    words = [f"--{name}={x}" for name, x in given.items()]
+    both = plan(*how, *words, code=1), label(*how, *words, code=1)
+    assert both[0] == both[1] and "holds another run's results" in both[0]
+  words = [f"--{name}={x}" for name, x in options.items()]
+  done = plan(*how, *words, "--replica=http://h/v1")
+  assert done["in the journal already"] == 2 and done["completions"] == 0
 
 
 @pytest.mark.parametrize("kind", ["monte_carlo", "omega_prm", "judge", "cpmi"])

@@ -43,7 +43,8 @@ class Stub(http.server.ThreadingHTTPServer):
   """Answers by `behave(handler, body, times)`; times: since it first came.
 
   behave returns a reply (any JSON), or None where it wrote its own. `models`
-  are those that it lists; without it has no such route.
+  are those that it lists, or a function that writes; without it has no such
+  route.
   """
 
   daemon_threads = True
@@ -93,6 +94,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     models = self.server.models
     if self.path != "/v1/models" or models is None:
       return self.say(b"{}", 404)
+    if callable(models):
+      return models(self)
     if isinstance(models, int):
       return self.say(b"no", models)
     data = [dict(id=name, object="model") for name in models]

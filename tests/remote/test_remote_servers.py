@@ -244,6 +244,9 @@ def test_a_server_that_always_fails_costs_a_try_at_a_time(serve, clean):
   clock = Clock()
 
   def good(handler, body, times):
+    failed = client.counts["failed_status_500"]
+    while not failed and not handler.server.closing.wait(0.005):
+      failed = client.counts["failed_status_500"]
     clock.now_s += 1
     return stub_server.reply(body)
 
@@ -300,7 +303,7 @@ def test_a_failure_at_all_servers_names_each_and_what_it_said(serve, dead):
   assert f"{full.url}/" not in line
   assert f"{full.url}: 4 tries, at last status 503, no" in line
   assert f"{dead}: 4 tries, at last [Errno" in line and "refused" in line
-  assert len(full.seen) == 4 and clock.pauses == [1.0, 2.0, 4.0]
+  assert len(full.seen) == 4 and clock.now_s >= 1 + 2 + 4
 
 
 def test_many_requests_end_together_if_all_servers_are_down(serve):
@@ -349,6 +352,7 @@ def test_a_server_that_asks_for_a_day_is_left_alone(serve, clean):
   client = _client([quota, serve()], clock=clock)
   assert stub_server.generate(client, n=5) == clean
   assert len(quota.seen) <= 4 and not clock.pauses
+  assert client.counts["failed_status_429"] == len(quota.seen)
   with pytest.raises(errors.InputError, match="a pause of 86,400 s"):
     stub_server.generate(_client([quota, quota.url + "/x"], clock=clock))
   assert not clock.pauses
@@ -372,6 +376,55 @@ def test_of_two_pauses_that_a_server_asks_for_the_longer_one_holds(serve):
   client = _client([stub, serve(good)], clock=clock, concurrency=2)
   stub_server.generate(client, n=8)
   assert len(stub.seen) == 2 and clock.now_s >= 24
+
+
+def test_a_request_waits_longer_each_time_though_others_are_answered(serve):
+  """As at full servers, where others take each place that is free."""
+  clock, tried, others, lock = Clock(), [], [], threading.Lock()
+
+  def behave(handler, body, times):
+    with lock:
+      is_first = not tried or body in tried
+      (tried if is_first else others).append(body)
+      number = len(others)
+    closing = handler.server.closing
+    if is_first:
+      while len(others) < 8 and not closing.wait(0.002):
+        pass
+      return handler.say(b"full", 429)
+    while len(tried) < number and not closing.wait(0.002):
+      pass
+    return stub_server.reply(body)
+
+  client = _client([serve(behave), serve(behave)], clock=clock, concurrency=8)
+  with pytest.raises(errors.InputError, match="no usable reply of 2 servers"):
+    stub_server.generate(client, n=3)
+  assert len(tried) == 8 and len(others) == 8 and clock.now_s >= 1 + 2 + 4
+
+
+def test_an_answer_to_an_older_request_ends_no_rest(serve):
+  clock, done = Clock(), []
+  together = threading.Barrier(2, timeout=60)
+
+  def until(handler, is_so):
+    while not is_so() and not handler.server.closing.wait(0.005):
+      pass
+
+  def busy(handler, body, times):
+    if together.wait():
+      return handler.say(b"no", 429, Retry_After="50")
+    until(handler, lambda: client.counts["failed_status_429"])
+    return stub_server.reply(body)
+
+  def good(handler, body, times):
+    until(handler, lambda: any(done))  # by the older request
+    clock.now_s += 1
+    return stub_server.reply(body)
+
+  stub = serve(busy)
+  client = _client([stub, serve(good)], clock=clock, concurrency=2)
+  stub_server.generate(client, n=8, progress=done.append)
+  assert len(stub.seen) == 2 and clock.now_s < 50
 
 
 # --- Before the first request -------------------------------------------------
@@ -412,6 +465,26 @@ def test_a_server_that_is_not_there_is_said_and_asked_later(
     f"{other.url}: answered 15 requests",
     f"{busy.url}: answered 0 requests",
   ]
+
+
+def test_a_server_that_asks_for_a_day_at_the_start_is_left_alone(
+  serve, clean, caplog
+):
+  caplog.set_level(logging.INFO, "prm_jax")
+  quota, clock = serve(), Clock()
+  quota.models = lambda handler: handler.say(b"no", 429, Retry_After="86400")
+
+  def good(handler, body, times):
+    clock.now_s += 1_000
+    return stub_server.reply(body)
+
+  client = _client([quota, serve(good)], clock=clock, concurrency=1)
+  assert stub_server.generate(client, n=5) == clean
+  assert not quota.seen and not clock.pauses
+  assert caplog.records[0].getMessage() == (
+    f"{quota.url}: doesn't answer (status 429, it asks for a pause of 86,400"
+    " s); it is asked again later"
+  )
 
 
 # --- What is refused ----------------------------------------------------------

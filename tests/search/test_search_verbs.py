@@ -1,11 +1,13 @@
 """Searches and what is made of them: as values in memory, and on files."""
 
+import contextlib
 import dataclasses
 import json
 
 import numpy as np
 import pytest
 import random_models
+import stub_server
 
 import prm_jax
 from prm_jax import schema
@@ -214,6 +216,23 @@ def test_a_journal_holds_what_it_always_held(name, models, tmp_path):
   )
   first = {k: claim[k] for k in [*claim][:8]}
   assert json.dumps(first) == json.dumps(expected)
+
+
+def test_a_draft_is_written_by_its_own_server_alone(models, tmp_path):
+  with contextlib.ExitStack() as stack:
+    draft, *others = (
+      stack.enter_context(stub_server.running()) for _ in range(3)
+    )
+    for stub in (draft, *others):
+      stub.models = ["small" if stub is draft else "large"]
+    words = ["search", "speculate", "--threshold=1", "--concurrency=1"]
+    words += [f"--draft={draft.url}", "--draft_model=small", "--model=large"]
+    urls = (stub.url for stub in others)
+    words += [f"--policy={next(urls)}", f"--replica={next(urls)}"]
+    words += [f"--scorer={models}/prm", f"--output={tmp_path / 'found.jsonl'}"]
+    assert main.main([*words, f"--input={models}/problems.jsonl"]) == 0
+    for stub in (draft, others[0]):
+      assert {x["model"] for x in stub.seen} == set(stub.models)
 
 
 def test_a_command_has_no_option_that_changes_nothing():
