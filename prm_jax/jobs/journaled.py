@@ -60,6 +60,9 @@ class EngineJob(Job):
   ) -> Iterator[workers.Worker]:
     """Yields what does the work of a verb.
 
+    Models are loaded when something is first asked of it: so an input is read
+    before. On a cluster workers begin at once, and load them meanwhile.
+
     Args:
       verb: The verb.
       here: What does it in this process; None is `verb.working()`.
@@ -68,7 +71,7 @@ class EngineJob(Job):
       InputError: There is no such cluster, or its processes can't do it.
     """
     if not self.engine.is_ray:
-      with here or verb.working() as worker:
+      with workers.when_asked(here or verb.working()) as worker:
         yield worker
       return
     from prm_jax.jobs import ray_workers

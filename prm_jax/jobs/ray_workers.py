@@ -116,7 +116,7 @@ class _Process:
       self._worker = self._stack.enter_context(pickle.loads(verb).working())
     return dict(
       depends_on=dict(self._worker.depends_on()),
-      compute_dtype=dict(self._worker.compute_dtype),
+      compute_dtype=dict(self._worker.compute_dtype()),
       host=host,
       said=said,
     )
@@ -152,7 +152,9 @@ _Done = journal.Finished | journal.Failed
 def opened(
   engine: workers.Engine, verb: workers.Works
 ) -> Iterator[workers.Worker]:
-  """Yields the workers of a cluster, one of which has loaded the models.
+  """Yields the workers of a cluster, which begin to load the models.
+
+  What they are asked for waits for the first of them that is ready.
 
   Args:
     engine: The cluster, and how many workers there are.
@@ -167,13 +169,10 @@ def opened(
     preemption.noticed(),
     _Pool(engine, verb) as pool,
   ):
-    first = pool.opened()
-    for line in first["said"]:
-      progress.log(line)
     yield workers.Worker(
-      lambda: first["depends_on"],
+      lambda: pool.opened()["depends_on"],
       lambda tell: pool.work,
-      first["compute_dtype"],
+      lambda: pool.opened()["compute_dtype"],
     )
 
 
@@ -434,6 +433,8 @@ class _Pool:
     member.opening = None
     if self._first is None:
       self._first = found
+      for line in found["said"]:
+        progress.log(line)
     elif found["depends_on"] != self._first["depends_on"]:
       first = self._first["host"]
       raise errors.InputError(

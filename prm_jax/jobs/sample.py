@@ -132,7 +132,7 @@ class Sample(pool.Graded, verbs.Verb):
       if job.part.holds(s.problem)
     ]
     with job.opened(self, self.working(replies)) as worker:
-      report.computed(worker.compute_dtype)
+      report.computed(worker.compute_dtype())
       done = journaled.mapped(
         *(job, starts),
         dict(kind="sample", shard=str(job.part), n=self.n, grader=self.grader),

@@ -109,9 +109,9 @@ class Score(verbs.Verb):
     if self._reference is not None:
       read.append(self._reference.reference)
     job.check(read)
-    solutions, left_out = job.input.read(job.shard)
     with job.opened(self) as worker:
-      report.computed(worker.compute_dtype)
+      solutions, left_out = job.input.read(job.shard)
+      report.computed(worker.compute_dtype())
       done = journaled.mapped(
         *(job, solutions),
         dict(kind="score", shard=str(job.part)),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import functools
 import math
 import re
 import typing
@@ -37,15 +38,13 @@ class Worker:
     depends_on: Returns what its results depend on, as plain data. It may read
       all weights, so it is asked for a journal alone.
     work: Returns what does batches, and tells what it is at.
-    compute_dtype: The type that each model computes in, None if that isn't
-      known.
+    compute_dtype: Returns the type that each model computes in, None if that
+      isn't known.
   """
 
   depends_on: Callable[[], Mapping[str, Any]]
   work: Callable[[Tell], journal.Work]
-  compute_dtype: Mapping[str, str | None] = dataclasses.field(
-    default_factory=dict
-  )
+  compute_dtype: Callable[[], Mapping[str, str | None]] = dict
 
   def do(
     self,
@@ -78,8 +77,26 @@ def here(
   return Worker(
     depends_on,
     lambda tell: journal.in_turn(lambda batch: work_on(batch, tell)),
-    compute_dtype or {},
+    lambda: compute_dtype or {},
   )
+
+
+@contextlib.contextmanager
+def when_asked(
+  opening: contextlib.AbstractContextManager[Worker],
+) -> Iterator[Worker]:
+  """Yields a worker that is opened when something of it is first asked for.
+
+  Args:
+    opening: Opens it.
+  """
+  with contextlib.ExitStack() as stack:
+    opened = functools.cache(lambda: stack.enter_context(opening))
+    yield Worker(
+      lambda: opened().depends_on(),
+      lambda tell: opened().work(tell),
+      lambda: opened().compute_dtype(),
+    )
 
 
 @typing.runtime_checkable

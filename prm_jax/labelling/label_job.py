@@ -213,7 +213,7 @@ class PolicyLabeller(verbs.Verb):
       return {}
     here = self.working(policies.replies_path(job.output))
     with job.opened(self, here) as worker:
-      report.computed(worker.compute_dtype)
+      report.computed(worker.compute_dtype())
       start = time.perf_counter()
       is_server = self._policy.is_server
       done = journaled.run(

@@ -236,7 +236,9 @@ class Searching(pool.Graded, verbs.Verb):
       )
     # A shard without problems has no batch, and so no counts.
     counts = {**solutions.counts([]), **done.work}
-    _report(job, len(done.solutions), counts, worker.compute_dtype, self._rule)
+    _report(
+      job, len(done.solutions), counts, worker.compute_dtype(), self._rule
+    )
     return done.solutions
 
   @contextlib.contextmanager

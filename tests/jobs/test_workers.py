@@ -279,6 +279,40 @@ def test_what_raised_isnt_blamed_for_a_death_after_it(on_ray):
   assert calls.count(["0"]) == 1
 
 
+def test_workers_load_while_the_input_is_read(monkeypatch, models, tmp_path):
+  fake, order = _FakeRay(lambda batch: pytest.fail("no input yet")), []
+  start, wait = fake._actor, fake.wait
+  fake._actor = lambda: order.append("begin") or start()
+  fake.wait = lambda *a, **k: order.append("wait") or wait(*a, **k)
+  monkeypatch.setattr(ray_workers, "_ray", lambda: fake)
+  path = tmp_path / "given.jsonl"
+  path.write_text("{}\n")
+  verb = prm_jax.Score(str(models / "prm"))
+  job = prm_jax.Score.job(
+    path, output=tmp_path / "out", engine=workers.Engine("ray")
+  )
+  with pytest.raises(errors.InputError, match="given.jsonl:1"):
+    verb.run(job)
+  assert order == ["begin", "begin"]
+
+
+def test_in_one_process_nothing_is_loaded_before_it_is_asked_for():
+  order = []
+
+  @contextlib.contextmanager
+  def opening():
+    order.append("opened")
+    yield workers.here(dict, lambda batch, tell: (batch, {}), dict(a="float32"))
+    order.append("closed")
+
+  with workers.when_asked(opening()) as worker:
+    assert not order
+    assert worker.compute_dtype() == dict(a="float32")
+    assert worker.do(_of(1)).results == _of(1)
+    assert order == ["opened"]
+  assert order == ["opened", "closed"]
+
+
 def test_what_is_done_waits_for_no_worker_in_a_dead_ones_place(monkeypatch):
   def dies(batch):
     raise SystemExit
@@ -350,9 +384,9 @@ def _until_sigterm(monkeypatch, **replaced):
   verb = prm_jax.LabelVerify("arithmetic")
   with (
     pytest.raises(preemption.PreemptedError),
-    ray_workers.opened(workers.Engine("ray"), verb),
+    ray_workers.opened(workers.Engine("ray"), verb) as worker,
   ):
-    pass
+    worker.depends_on()
   assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -397,9 +431,9 @@ def test_a_lost_connection_is_one_line_and_begins_no_other_cluster(
     pytest.raises(
       errors.InputError, match=f"was lost: {said}.*; what was done is kept"
     ),
-    ray_workers.opened(engine, prm_jax.LabelVerify("arithmetic")),
+    ray_workers.opened(engine, prm_jax.LabelVerify("arithmetic")) as worker,
   ):
-    pass
+    worker.depends_on()
 
 
 @dataclasses.dataclass
