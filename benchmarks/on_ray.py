@@ -1,12 +1,16 @@
 """What a Ray cluster of this machine costs: one process, and two workers.
 
-Scores short solutions of the testbed with `prm-jax score`, in this process's
-way and with --engine=ray, in turns, each a whole command from its start: reading,
-loading, compiling, scoring, writing. The bytes must be the same. The memory is
-that of the process that was started, which with --engine=ray is the driver.
+Scores short solutions of the testbed with `prm-jax score` in three ways, in
+turns: in one process, with --engine=ray on a cluster that runs already, and on
+one that the command starts and ends. Each is a whole command from its start:
+reading, loading, compiling, scoring, writing. The bytes must be the same. The
+memory is that of the process that was started, which with --engine=ray is the
+driver.
 """
 
 import argparse
+from collections.abc import Iterator
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -24,6 +28,7 @@ from prm_jax.records import jsonl
 from prm_jax.testbed import arithmetic
 
 SAMPLES = 4  # of each problem
+NAMES = "one_process", "ray", "ray_own"
 
 
 def solutions(path: pathlib.Path, num: int) -> int:
@@ -46,17 +51,22 @@ def scored(
   given: pathlib.Path,
   output: pathlib.Path,
   *more: str,
+  address: str = "",
 ) -> dict[str, Any]:
   """Returns the seconds of a command, and its memory each second, in MiB."""
   options = (f"--checkpoint={args.prm}", f"--input={given}")
   command = [sys.executable, "-m", "prm_jax", "score", *options]
   begun, memory = time.perf_counter(), []
   process = subprocess.Popen(
-    [*command, f"--output={output}", *more], stdout=subprocess.DEVNULL
+    [*command, f"--output={output}", *more],
+    stdout=subprocess.DEVNULL,
+    env=os.environ | (dict(RAY_ADDRESS=address) if address else {}),
   )
-  while process.poll() is None:
+  while True:
     memory.append(_resident_mib(process.pid))
-    time.sleep(1)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      process.wait(1)
+      break
   if process.returncode:
     raise errors.InputError(f"prm-jax score: exit code {process.returncode}")
   return dict(seconds=time.perf_counter() - begun, memory_mib=memory)
@@ -70,22 +80,42 @@ def _resident_mib(pid: int) -> int:
   return pages * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
+@contextlib.contextmanager
+def cluster(cpus: int) -> Iterator[str]:
+  """Yields the address of a cluster of this machine."""
+  from ray import cluster_utils
+
+  node = dict(num_cpus=cpus, include_dashboard=False)
+  made = cluster_utils.Cluster(initialize_head=True, head_node_args=node)
+  try:
+    yield made.address
+  finally:
+    made.shutdown()
+
+
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-  found: dict[str, list[dict[str, Any]]] = dict(one_process=[], ray=[])
+  found: dict[str, list[dict[str, Any]]] = {}
   with tempfile.TemporaryDirectory() as folder:
     given = pathlib.Path(folder) / "given.jsonl"
     num = solutions(given, args.solutions)
+    on_ray = "--engine=ray", f"--workers={args.workers}"
     for i in range(args.rounds):
-      one, many = given.with_name(f"one{i}"), given.with_name(f"ray{i}")
-      found["one_process"].append(scored(args, given, one))
-      workers = f"--workers={args.workers}"
-      found["ray"].append(scored(args, given, many, "--engine=ray", workers))
-      if one.read_bytes() != many.read_bytes():
+      outputs = [given.with_name(f"{i}.{name}") for name in NAMES]
+      ran = [scored(args, given, outputs[0])]
+      with cluster(args.workers) as address:
+        ran.append(scored(args, given, outputs[1], *on_ray, address=address))
+      ran.append(scored(args, given, outputs[2], *on_ray))
+      for name, one in zip(NAMES, ran, strict=True):
+        found.setdefault(name, []).append(one)
+      if len({x.read_bytes() for x in outputs}) > 1:
         raise errors.InputError("the cluster wrote other bytes")
-  ratios = [
-    many["seconds"] / one["seconds"]
-    for one, many in zip(found["one_process"], found["ray"])
-  ]
+  ratios = {
+    name: [
+      many["seconds"] / one["seconds"]
+      for one, many in zip(found[NAMES[0]], found[name], strict=True)
+    ]
+    for name in NAMES[1:]
+  }
   return dict(solutions=num, ratio_of_seconds=ratios, **found)
 
 
@@ -98,11 +128,12 @@ def main() -> None:
   parser.add_argument("--output", type=pathlib.Path)
   args = parser.parse_args()
   found = results.provenance("on_ray.py", args) | measure(args)
-  for name in ("one_process", "ray"):
+  for name in NAMES:
     for x in found[name]:
       most = max(x["memory_mib"])
       print(f"{name}: {x['seconds']:.1f} s, at most {most} MiB")
-  print("ratio:", *(f"{x:.2f}" for x in found["ratio_of_seconds"]))
+  for name, ratios in found["ratio_of_seconds"].items():
+    print(f"{name} / {NAMES[0]}:", *(f"{x:.2f}" for x in ratios))
   results.finish(found, args.output)
 
 
