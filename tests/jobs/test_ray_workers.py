@@ -157,6 +157,13 @@ def test_a_worker_that_is_added_takes_its_part(cluster, verifier, tmp_path):
 # --- The same bytes --------------------------------------------------------------
 
 
+RULES = dict(
+  best_of_n=rules.BestOfN(num=2),
+  beam=rules.Beam(keep=2, expand=2),
+  rebase=rules.Rebase(width=4),
+)
+
+
 def _verb(name, models):
   sampling = prm_jax.Sampling(max_tokens=12, temperature=1.0)
   policy = str(models / "policy")
@@ -176,14 +183,10 @@ def _verb(name, models):
     return prm_jax.Judge(policy, sampling=sampling, votes=2, keep_texts=True)
   if name == "verify":
     return prm_jax.LabelVerify("arithmetic")
-  rule = (
-    rules.BestOfN(num=2)
-    if name == "best_of_n"
-    else rules.Beam(keep=2, expand=2)
-  )
-  return search.by(type(rule))(
-    policy=policy, scorer=str(models / "prm"), sampling=sampling, rule=rule
-  )
+  models_of = dict(policy=policy, scorer=str(models / "prm"), sampling=sampling)
+  if name == "verify run":
+    return prm_jax.Verify(threshold=0.5, attempts=3, **models_of)
+  return search.by(type(RULES[name]))(rule=RULES[name], **models_of)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +197,7 @@ def _verb(name, models):
       pytest.param(name, marks=pytest.mark.slow)
       for name in (
         *("sample", "monte_carlo", "omega_prm", "cpmi", "judge"),
-        *("best_of_n", "beam"),
+        *("verify run", *RULES),
       )
     ),
   ],
@@ -206,7 +209,7 @@ def test_a_cluster_writes_the_bytes_of_one_process(name, two, models, tmp_path):
     | dict(steps=["1 + 1 = 2", "2 + 2 = 5", f"Answer: {i // 2 * (i % 2)}"])
     for i in range(8)
   ]
-  if name in ("sample", "best_of_n", "beam"):
+  if name in ("sample", "verify run", *RULES):
     records = [dict(x, steps=None) for x in records]
     records = [{k: v for k, v in x.items() if v is not None} for x in records]
     for x in records:

@@ -291,7 +291,7 @@ def test_workers_load_while_the_input_is_read(monkeypatch, models, tmp_path):
   job = prm_jax.Score.job(
     path, output=tmp_path / "out", engine=workers.Engine("ray")
   )
-  with pytest.raises(errors.InputError, match="given.jsonl:1"):
+  with pytest.raises(errors.InputError, match=r"given\.jsonl:1"):
     verb.run(job)
   assert order == ["begin", "begin"]
 
