@@ -210,7 +210,8 @@ def flush_tails(caches: Caches, page: Int[ArrayLike, " GN"]) -> Caches:
   pages = jax.tree.map(
     lambda pages, own: _put(pages, own, page), caches.pages, caches.own
   )
-  return caches._replace(pages=pages, column=jnp.zeros((), jnp.int32))
+  # Of the old one, so placed as it is: else decode_chunk is compiled twice.
+  return caches._replace(pages=pages, column=caches.column * 0)
 
 
 def keep(

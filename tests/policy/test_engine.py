@@ -344,6 +344,18 @@ def test_two_programs_serve_all_calls_of_one_shape():
   )
 
 
+def test_full_tails_need_no_other_program_where_the_device_is_chosen():
+  engine = _engine(slots=4, reserve=True)
+  on = jax.device_put(engine.params, jax.devices()[0])
+  engine = dataclasses.replace(engine, params=on)
+  # Of a budget that no other test has, and of more than a page.
+  sampling = dataclasses.replace(WARM, max_tokens=37)
+  before = engine_programs.decode_chunk._cache_size()
+  found, _ = engine.complete(_requests(), sampling, KEY)
+  assert max(len(x.tokens) for row in found for x in row) > 16
+  assert engine_programs.decode_chunk._cache_size() == before + 1
+
+
 def test_memory_is_of_slots_whatever_is_asked():
   engine = _engine(slots=4, prompt_tokens=16, reserve=True)
   sampling = sampler.Sampling(8, temperature=1.0)
