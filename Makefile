@@ -21,7 +21,8 @@ BIN := $(VENV)/bin
 SHARED_DATA := $(wildcard $(CURDIR)/../shared/data)
 export PRM_JAX_DATA ?= $(SHARED_DATA)
 
-TESTS := -n 2 --dist=worksteal -m "not real_data and not stories and not browser and not faults and not plan and not real_weights and not coq and not ray"
+OTHERS := stories or browser or faults or plan or real_weights or coq or ray
+TESTS := -n 2 --dist=worksteal -m "not (slow or real_data or $(OTHERS))"
 # Installed by apt if it isn't there.
 CHROMIUM = command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } || \
   { echo "this needs chromium on the PATH; install it, as by: apt-get install chromium" >&2; exit 1; }
@@ -37,7 +38,7 @@ FAULTS_FIRST := $(addprefix tests/,faults/test_peers.py faults/test_kills.py \
 LONG := demo device_check docs huggingface models plan policy remote rl scoring \
   training runtime/test_distributed.py test_benchmarks.py test_public_api.py
 
-.PHONY: demo test test-fast data stories browser newest package faults soak parity coq ray real plan-check lint \
+.PHONY: demo test test-fast long stories browser newest package faults soak parity coq ray real plan-check lint \
   docs clean setup
 
 demo: $(VENV)/.installed
@@ -54,10 +55,11 @@ ifdef ALSO
 	$(BIN)/python -m pytest $(TESTS) $(ALSO)
 endif
 
-# What the readers, graders and labels make of public sets, which are in the folder
-# that PRM_JAX_DATA names; without it they are skipped.
-data: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist=worksteal -m real_data $(call MARKED,real_data)
+# Tests that take more than a few seconds, and those of public sets, which are in
+# the folder that PRM_JAX_DATA names; without it these are skipped.
+long: $(VENV)/.installed
+	$(BIN)/python -m pytest -n 2 --dist=worksteal -m "(slow or real_data) and not ($(OTHERS))" \
+	  $(call MARKED,\(slow\|real_data\))
 
 # The scripts of stories/ as a newcomer runs them, and whether what they claim is so.
 stories: $(VENV)/.installed

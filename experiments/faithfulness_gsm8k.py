@@ -5,11 +5,12 @@ Command:  PRM_JAX_DATA=... python experiments/faithfulness_gsm8k.py problems
           prm-jax import --from=adapters/smollm2-135m-prm
           --base=SmolLM2-135M-Instruct --to=runs/faithfulness/prm
           and for each policy, imported with --role=policy:
-          prm-jax sample --policy=POLICY --n=1 --temperature=0 --max_tokens=384
-          --input=runs/faithfulness/problems.jsonl
+          prm-jax sample --policy=POLICY --dtype=float32 --n=1 --temperature=0
+          --max_tokens=384 --input=runs/faithfulness/problems.jsonl
           --output=runs/faithfulness/NAME.samples.jsonl
-          prm-jax probe faithfulness --policy=POLICY --max_tokens=384
-          --checkpoint=runs/faithfulness/prm [--force='The answer is \\boxed{']
+          prm-jax probe faithfulness --policy=POLICY --dtype=float32
+          --max_tokens=384 --checkpoint=runs/faithfulness/prm
+          [--max_steps=3 --force='The answer is \\boxed{']
           --input=runs/faithfulness/NAME.samples.jsonl
           --output=runs/faithfulness/NAME.probed.jsonl
           python experiments/faithfulness_gsm8k.py summary
@@ -18,7 +19,7 @@ Command:  PRM_JAX_DATA=... python experiments/faithfulness_gsm8k.py problems
 Hardware, time and result: see experiments/README.md.
 
 The problems are the first hundred of GSM8K's test part. --force is for a policy
-that writes its answers so (Qwen2.5).
+that writes its answers so (Qwen2.5); with it fewer steps are probed, for time.
 """
 
 import argparse
