@@ -104,7 +104,6 @@ def empty_caches(
   prompt_tokens: int,
   page_tokens: int,
   pages: int = 1,
-  device: jax.sharding.Sharding | None = None,
 ) -> Caches:
   """Returns empty caches.
 
@@ -117,7 +116,6 @@ def empty_caches(
     prompt_tokens: The number of tokens of a buffer.
     page_tokens: T, the number of tokens of a page and of a tail.
     pages: The number of pages of a slot.
-    device: Where they are; None is wherever what is computed with them is.
   """
   K, C = config.num_kv_heads, config.head_dim
   prefix = (groups, K, buffers * prompt_tokens, C)
@@ -127,12 +125,11 @@ def empty_caches(
   def blank(shape):
     # No two leaves may be one buffer: each is donated.
     return tuple(
-      (zeros(shape, dtype), zeros(shape, dtype))
+      (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
       for _ in range(config.num_layers)
     )
 
-  zeros = functools.partial(jnp.zeros, device=device)
-  column = zeros((), jnp.int32)
+  column = jnp.zeros((), jnp.int32)
   return Caches(blank(prefix), blank(own), blank(paged), column)
 
 

@@ -386,17 +386,6 @@ _STOPPED = {
 }
 
 
-def _device(params: Params) -> jax.sharding.Sharding | None:
-  """Returns the device that parameters were put on; None if it wasn't chosen.
-
-  Caches that begin elsewhere than they come back have each program compiled
-  twice. Of a mesh XLA chooses how they are divided.
-  """
-  leaf = jax.tree.leaves(params)[0]
-  chosen = leaf.committed and len(leaf.sharding.device_set) == 1
-  return leaf.sharding if chosen else None
-
-
 class _Run:
   """One call of Engine.complete: the slots, buffers and pages on the host."""
 
@@ -437,7 +426,6 @@ class _Run:
       prompt_tokens=self.width,
       page_tokens=self.page_tokens,
       pages=pages,
-      device=_device(engine.params),
     )
     num_parameters = sum(x.size for x in jax.tree.leaves(engine.params))
     self.shrinks = (

@@ -344,17 +344,16 @@ def test_two_programs_serve_all_calls_of_one_shape():
   )
 
 
-def test_each_program_is_compiled_once_where_the_device_was_chosen():
-  engine = _engine(slots=4, reserve=True, prompt_tokens=48)
+def test_full_tails_need_no_other_program_where_the_device_is_chosen():
+  engine = _engine(slots=4, reserve=True)
   on = jax.device_put(engine.params, jax.devices()[0])
   engine = dataclasses.replace(engine, params=on)
-  # Of sizes that no other test has; more than a page, and several prefills.
+  # Of a budget that no other test has, and of more than a page.
   sampling = dataclasses.replace(WARM, max_tokens=37)
-  programs = engine_programs.prefill, engine_programs.decode_chunk
-  before = [x._cache_size() for x in programs]
+  before = engine_programs.decode_chunk._cache_size()
   found, _ = engine.complete(_requests(), sampling, KEY)
   assert max(len(x.tokens) for row in found for x in row) > 16
-  assert [x._cache_size() for x in programs] == [x + 1 for x in before]
+  assert engine_programs.decode_chunk._cache_size() == before + 1
 
 
 def test_memory_is_of_slots_whatever_is_asked():
