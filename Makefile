@@ -35,7 +35,7 @@ FAULTS_FIRST := $(addprefix tests/,faults/test_peers.py faults/test_kills.py \
   faults/test_signals.py)
 # What takes most of the time: tests that compile or train models, launch
 # processes, or install things.
-LONG := demo device_check docs huggingface models plan policy remote rl scoring \
+SLOWEST := demo device_check docs huggingface models plan policy remote rl scoring \
   training runtime/test_distributed.py test_benchmarks.py test_public_api.py
 
 .PHONY: demo test test-fast long stories browser newest package faults soak parity coq ray real plan-check lint \
@@ -50,7 +50,7 @@ test: $(VENV)/.installed
 # Data, labelling, grading, evaluation, checkpoints, the command line: what can be
 # tested in two minutes. Add the folder that you change: make test-fast ALSO=tests/rl
 test-fast: $(VENV)/.installed
-	$(BIN)/python -m pytest $(TESTS) $(addprefix --ignore=tests/,$(LONG))
+	$(BIN)/python -m pytest $(TESTS) $(addprefix --ignore=tests/,$(SLOWEST))
 ifdef ALSO
 	$(BIN)/python -m pytest $(TESTS) $(ALSO)
 endif
